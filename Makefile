@@ -1,0 +1,52 @@
+# One way to run each thing. Every target makes .venv for itself; nothing but python3 (3.11 or newer) and make is needed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# `make test PG=15` tests against that PostgreSQL version instead of the default one.
+ifdef PG
+export HEADGATE_TEST_PG := $(PG)
+endif
+
+# Passed on to pytest: make test ARGS="-k receive -x"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint sync docs bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
+
+run: $(INSTALLED) ## Start Headgate on its embedded PostgreSQL
+	$(BIN)/headgate up
+
+test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-k name" the tests)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED) ## Check style, types, layers and the generated sync client
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate_sync.py --check
+
+sync: $(INSTALLED) ## Regenerate src/headgate/sync from src/headgate/aio
+	$(BIN)/python tools/generate_sync.py
+
+docs: $(INSTALLED) ## Regenerate the reference in docs/
+	$(BIN)/python tools/build_docs.py
+
+bench: $(INSTALLED) ## Run the benchmarks and write docs/benchmarks
+	$(BIN)/headgate bench --report docs/benchmarks
+
+clean: ## Remove .venv, builds and caches (data in .headgate stays)
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# The stamp is written last, so that an interrupted installation is done again.
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headgate needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". hint: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@

@@ -1,0 +1,152 @@
+"""Errors that Headgate raises, each with a sentence that says what to do.
+
+The engine raises its own SQLSTATEs (class ``HG``); `from_database` maps them to these classes, never by text.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+
+class Error(Exception):
+    """Base of every error that Headgate raises. `hint` says what to do about it."""
+
+    sqlstate: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class StreamNotFound(Error):
+    sqlstate = "HG001"
+
+
+class StreamExists(Error):
+    sqlstate = "HG002"
+
+
+class ConsumerNotFound(Error):
+    sqlstate = "HG003"
+
+
+class ConsumerExists(Error):
+    sqlstate = "HG004"
+
+
+class InvalidName(Error):
+    sqlstate = "HG005"
+
+
+class InvalidFilter(Error):
+    sqlstate = "HG006"
+
+
+class InvalidLanes(Error):
+    sqlstate = "HG007"
+
+
+class InvalidAckId(Error):
+    sqlstate = "HG008"
+
+
+class MessageTooLarge(Error):
+    sqlstate = "HG009"
+
+
+class InvalidArgument(Error):
+    sqlstate = "HG010"
+
+
+class InvalidPosition(Error):
+    sqlstate = "HG011"
+
+
+class InvalidText(Error):
+    """Text that PostgreSQL cannot store: it contains a NUL character."""
+
+
+class DataNotSerializable(Error):
+    """The data of a message is neither text, bytes nor something JSON can express."""
+
+
+class ConnectionFailed(Error):
+    """The database cannot be reached or does not let us in."""
+
+
+class ServerTooOld(Error):
+    """The PostgreSQL server is older than Headgate supports."""
+
+
+class NotAllowed(Error):
+    """The database role lacks a right that this call needs."""
+
+    sqlstate = "42501"
+
+
+class SchemaMissing(Error):
+    """The database has no Headgate schema yet."""
+
+
+class SchemaOutdated(Error):
+    """The database's Headgate schema is older than this code."""
+
+
+class SchemaTooNew(Error):
+    """The database's Headgate schema is newer than this code."""
+
+
+class EmbeddedServerError(Error):
+    """The private PostgreSQL could not be started."""
+
+
+class Conflict(Error):
+    """The database gave way to a concurrent transaction; the same call can be tried again."""
+
+
+_BY_SQLSTATE: dict[str, type[Error]] = {
+    cls.sqlstate: cls
+    for cls in (
+        StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotAllowed,
+    )
+    if cls.sqlstate
+}  # fmt: skip
+
+_MISSING = {"3F000", "42P01", "42883"}  # schema, table or function does not exist
+_CONFLICT = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
+
+
+def from_database(error: psycopg.Error) -> Error | None:
+    """The Headgate error that stands for a database error, or None when it has no meaning of its own here."""
+    state = error.sqlstate
+    if state is None:
+        if isinstance(error, psycopg.OperationalError):
+            return ConnectionFailed(
+                "the connection to the database failed: " + _first_line(error),
+                hint="check that PostgreSQL runs and that the URL is right; the call can be repeated",
+            )
+        return None
+    message = error.diag.message_primary or str(error)
+    if cls := _BY_SQLSTATE.get(state):
+        hint = error.diag.message_hint
+        if cls is NotAllowed and not hint:
+            hint = "grant the role headgate_owner, headgate_producer, headgate_consumer or headgate_monitor"
+        return cls(message, hint=hint)
+    if state in _MISSING:
+        return SchemaMissing(message, hint="run `headgate migrate`, or headgate.connect(url, migrate=True)")
+    if state in _CONFLICT:
+        return Conflict(message, hint="repeat the call")
+    if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
+        return ConnectionFailed(message, hint="the database is away or full; the call can be repeated")
+    if state in {"23502", "22P02", "22003", "22007", "22008", "22023"}:
+        return InvalidArgument(message, hint=error.diag.message_hint or "check the arguments of the call")
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,52 @@
+-- Errors. Every error that users can meet has an SQLSTATE of class HG and a hint that says what to do.
+
+-- fail(state, message, hint): raises. Locks and writes nothing.
+create or replace function headgate.fail(p_state text, p_message text, p_hint text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise exception using errcode = p_state, message = p_message, hint = p_hint;
+end $$;
+
+-- find_stream(name) -> the stream's row, or HG001.
+create or replace function headgate.find_stream(p_name text) returns headgate.stream
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream;
+begin
+  select * into s from headgate.stream where name = p_name;
+  if not found then
+    perform headgate.fail('HG001', format('stream "%s" does not exist', p_name),
+      'create it with headgate.create_stream(name), or look at the view headgate.streams');
+  end if;
+  return s;
+end $$;
+
+-- find_consumer(stream, name) -> the consumer's row, or HG001 / HG003.
+create or replace function headgate.find_consumer(p_stream text, p_name text) returns headgate.consumer
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare c headgate.consumer;
+begin
+  select c1.* into c from headgate.consumer c1 join headgate.stream s on s.id = c1.stream
+   where s.name = p_stream and c1.name = p_name;
+  if not found then
+    perform headgate.find_stream(p_stream);
+    perform headgate.fail('HG003', format('stream "%s" has no consumer "%s"', p_stream, p_name),
+      'create it with headgate.create_consumer(stream, name), or look at the view headgate.consumers');
+  end if;
+  return c;
+end $$;
+
+-- check_name(what, name): HG005 unless the name is fit for a stream or consumer.
+create or replace function headgate.check_name(p_what text, p_name text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_name is null or p_name !~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,54}$' then
+    perform headgate.fail('HG005', format('"%s" is not a name for a %s', coalesce(p_name, 'null'), p_what),
+      'use 1 to 50 letters, digits, "_", "-" or ".", not beginning with "-" or "."');
+  end if;
+end $$;
+
+-- installed_version() -> the last migration and the digest of the functions.
+create or replace function headgate.installed_version(out migration int, out digest text)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select (select max(version) from headgate.migration), (select digest from headgate.functions_digest)
+$$;

@@ -1,0 +1,127 @@
+-- Publishing. A send inserts rows and touches nothing else, so publishers never wait for each other and a send inside
+-- the user's own transaction is safe. The transaction's id is taken before a seq is drawn: ticks rely on it.
+
+-- append_template() -> the source of append_<stream id>(xid, lanes, keys, datas, headers, delays, seqs) -> seqs:
+-- the one insert into the log. `seqs` is given when they were drawn already (messages with ids).
+create or replace function headgate.append_template() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$
+create function headgate.append_{stream}(p_xid xid8, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_delays interval[], p_seqs bigint[])
+returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare r bigint[];
+begin
+  if p_seqs is null then
+    with i as (
+      insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at)
+        select p_xid, case when t.k is null then floor(random() * p_lanes)::int
+                      else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end,
+               t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end
+          from unnest(p_keys, p_datas, p_headers, p_delays) t (k, d, h, w)
+        returning seq)
+    select array_agg(i.seq) into r from i;
+  else
+    with i as (
+      insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at)
+        select t.s, p_xid, case when t.k is null then (t.s % p_lanes)::int
+                           else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end,
+               t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end
+          from unnest(p_keys, p_datas, p_headers, p_delays, p_seqs) t (k, d, h, w, s)
+        returning seq)
+    select array_agg(i.seq) into r from i;
+  end if;
+  return r;
+end $$;
+$source$
+$template$;
+
+-- send_batch(stream, datas, keys, headers, channels, delays, ids) -> seqs, in the order of the messages.
+-- A message whose id was sent before, within the stream's dedup window, is not appended again: its first seq is returned.
+create or replace function headgate.send_batch(
+  stream text, datas text[], keys text[] default null, headers jsonb[] default null, channels text[] default null,
+  delays interval[] default null, ids text[] default null) returns bigint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint;
+begin
+  select * into s from headgate.stream t where t.name = send_batch.stream;
+  if not found then perform headgate.find_stream(send_batch.stream); end if;
+  if n = 0 then return '{}'; end if;
+  if n > 10000 then
+    perform headgate.fail('HG010', format('%s messages in one batch', n), 'send at most 10,000 messages in a call');
+  end if;
+  if cardinality(keys) <> n or cardinality(headers) <> n or cardinality(delays) <> n or cardinality(ids) <> n then
+    perform headgate.fail('HG010', 'the arrays of a batch have different lengths',
+      'datas, keys, headers, delays and ids each need one element a message (or null for the whole array)');
+  end if;
+  if channels is not null then
+    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name), 'leave channels out');
+  end if;
+  if pg_column_size(datas) > s.max_message_bytes then
+    select max(octet_length(d)) into largest from unnest(datas) d;
+    if largest > s.max_message_bytes then
+      perform headgate.fail('HG009', format('a message of %s bytes is larger than stream "%s" takes (%s)', largest, s.name, s.max_message_bytes),
+        'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
+    end if;
+  end if;
+  if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 2 then
+    perform headgate.ensure_segments(s.id, n);
+  end if;
+  x := pg_current_xact_id();
+  if ids is null then
+    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, null)', s.id)
+      into seqs using x, s.lanes, keys, datas, headers, delays;
+    return seqs;
+  end if;
+  return headgate.send_once(s, x, datas, keys, headers, delays, ids);
+end $$;
+
+-- send_once(…): the part of send_batch for messages with ids. Writes message_id, in id order; waits only for another
+-- open transaction that sends the same id.
+create or replace function headgate.send_once(
+  s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], delays interval[], ids text[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare seqs bigint[];
+begin
+  -- A late transaction is told from one that never published by its lock on this table: take it before drawing a seq.
+  execute format('lock table headgate.message_%s in row exclusive mode', s.id);
+  with first as (
+    select distinct on (t.id) t.id from unnest(ids) with ordinality t (id, ord) where t.id is not null order by t.id, t.ord),
+  claimed as (
+    insert into headgate.message_id as m (stream, id, seq)
+      select s.id, f.id, nextval(('headgate.seq_' || s.id)::regclass) from first f order by f.id
+      on conflict (stream, id) do update set seq = excluded.seq, at = excluded.at where m.at < clock_timestamp() - s.dedup_window
+      returning m.id, m.seq),
+  mine as (
+    select min(t.ord) as ord, c.seq from claimed c join unnest(ids) with ordinality t (id, ord) on t.id = c.id group by c.id, c.seq),
+  fresh as (
+    select t.ord, coalesce(m.seq, nextval(('headgate.seq_' || s.id)::regclass)) as seq
+      from unnest(ids) with ordinality t (id, ord) left join mine m on m.ord = t.ord
+     where t.id is null or m.ord is not null)
+  select array_agg(f.seq order by t.ord) into seqs
+    from generate_series(1, cardinality(ids)) t (ord) left join fresh f on f.ord = t.ord;
+  -- seqs were drawn in id order; hand them out in the order of the batch
+  with given as (select t.ord, t.seq from unnest(seqs) with ordinality t (seq, ord) where t.seq is not null),
+  ranked as (
+    select o.ord, q.seq from (select ord, row_number() over (order by ord) r from given) o
+      join (select seq, row_number() over (order by seq) r from given) q using (r))
+  select array_agg(r.seq order by t.ord) into seqs
+    from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
+  update headgate.message_id m set seq = t.seq
+    from unnest(ids, seqs) t (id, seq) where m.stream = s.id and m.id = t.id and t.seq is not null and m.seq <> t.seq;
+  execute format('select headgate.append_%s($1, $2, k, d, h, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
+                 'array_agg(t.w) w, array_agg(t.q) q from unnest($3, $4, $5, $6, $7) t (k, d, h, w, q) where t.q is not null) x '
+                 'where q is not null', s.id)
+    using x, s.lanes, keys, datas, headers, delays, seqs;
+  select array_agg(coalesce(t.seq, m.seq) order by t.ord) into seqs
+    from unnest(ids, seqs) with ordinality t (id, seq, ord) left join headgate.message_id m on m.stream = s.id and m.id = t.id;
+  return seqs;
+end $$;
+
+-- send(stream, data, key, headers, channel, delay, id) -> seq. One message; see send_batch.
+create or replace function headgate.send(
+  stream text, data text, key text default null, headers jsonb default null, channel text default null,
+  delay interval default null, id text default null) returns bigint
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  select (headgate.send_batch(stream, array[data], array[key], array[headers], case when channel is not null then array[channel] end,
+                              case when delay is not null then array[delay] end, case when id is not null then array[id] end))[1]
+$$;

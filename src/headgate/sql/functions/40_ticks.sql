@@ -1,0 +1,193 @@
+-- Ticks: recorded snapshots of what has committed. A cursor reads the messages that are visible in one tick and not in
+-- an earlier one, so commits that happen out of order are neither skipped nor read twice.
+--
+-- What holds for every tick t:
+--   1. nothing visible in t.snap lies above t.hi;
+--   2. what is not visible in t.snap lies above t.lo, unless its transaction is one of t.late_xids;
+--   3. a transaction with an id >= t.bound has only seqs above t.hi0 (the id was drawn after hi0 was read);
+--   4. of public ticks (base = id) a higher id means a later snapshot: they are made one at a time, under the stream's row;
+--   5. messages of a late transaction at or below the lo of the ticks it was open in lie in the `late` ranges of the first
+--      public tick that finds it ended.
+-- A private tick is made inside a transaction that the user had open already: it cannot take the stream's row (it would
+-- hold everybody up until the commit) and its transaction id is too old for a bound, so nobody builds on it; it takes
+-- lo and the late list over from its base.
+
+-- newest_tick(stream id) -> the newest public tick.
+create or replace function headgate.newest_tick(p_stream int) returns headgate.tick
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select t from headgate.tick t where t.stream = p_stream and t.base = t.id order by t.id desc limit 1
+$$;
+
+-- lo_for(stream id, xid) -> a transaction with this id or a higher one has only seqs above.
+create or replace function headgate.lo_for(p_stream int, p_xid xid8) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select t.hi0 from headgate.tick t where t.stream = p_stream and t.bound <= p_xid order by t.id desc limit 1
+$$;
+
+-- is_open() -> whether the user had a transaction open before this statement, so that what it locks stays locked.
+create or replace function headgate.is_open() returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select now() <> statement_timestamp() or pg_current_xact_id_if_assigned() is not null
+$$;
+
+-- tick(stream) -> the id of the newest tick, made now if anything can have changed. Never waits.
+create or replace function headgate.tick(stream text) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.is_open())).id;
+end $$;
+
+-- make_tick(stream id, open) -> the newest tick, made now if anything can have changed; a private one when `open`.
+-- Must run before this transaction has an id (unless open). Locks the stream's row (SKIP LOCKED); writes tick.
+create or replace function headgate.make_tick(p_stream int, p_open boolean) returns headgate.tick
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  last headgate.tick; t headgate.tick; running xid8[]; fresh_min xid8; old_bound xid8; i int; rows bigint;
+begin
+  -- A fixed snapshot is older than the newest tick: a tick made from it would make consumers read things twice.
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    return headgate.newest_tick(p_stream);
+  end if;
+  if not p_open then
+    select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
+    if not found then return headgate.newest_tick(p_stream); end if;
+  end if;
+  if headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
+  last := headgate.newest_tick(p_stream);
+  t.hi0 := headgate.last_seq(p_stream);
+  if t.hi0 = last.hi and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound then return last; end if;
+  if not p_open then
+    if last.at > clock_timestamp() - interval '1 millisecond' and last.reborn is null then return last; end if;
+    t.bound := pg_current_xact_id();
+  end if;
+  t.snap := pg_current_snapshot();
+  t.hi := headgate.last_seq(p_stream);
+  t.stream := p_stream;
+  t.id := nextval('headgate.tick_id');
+  t.base := case when p_open then last.id else t.id end;
+  t.at := clock_timestamp();
+  t.looked_at := last.looked_at;
+  running := array(select pg_snapshot_xip(t.snap));
+  for i in 1 .. coalesce(cardinality(last.late_xids), 0) loop
+    if last.late_xids[i] = any(running) or last.late_xids[i] >= pg_snapshot_xmax(t.snap) then
+      t.late_xids := t.late_xids || last.late_xids[i];
+      t.late_from := t.late_from || last.late_from[i];
+    else
+      t.late := coalesce(t.late, '{}') + headgate.written_by(p_stream, last.late_xids[i], last.late_from[i], last.lo);
+    end if;
+  end loop;
+  if isempty(t.late) then t.late := null; end if;
+  if p_open then
+    t.lo := last.lo;
+  else
+    -- transactions open for more than a second, or while 10,000 seqs went by, are late
+    select k.bound into old_bound from headgate.tick k
+     where k.stream = p_stream and k.bound is not null and (k.at <= t.at - interval '1 second' or k.hi0 <= t.hi0 - 10000)
+     order by k.id desc limit 1;
+    for i in 1 .. cardinality(running) loop
+      if running[i] < old_bound and running[i] <> all(coalesce(t.late_xids, '{}')) then
+        t.late_xids := t.late_xids || running[i];
+        t.late_from := t.late_from || headgate.lo_for(p_stream, running[i]);
+      end if;
+    end loop;
+    select coalesce(min(x::text::bigint)::text::xid8, pg_snapshot_xmax(t.snap)) into fresh_min
+      from unnest(running) x where x <> all(coalesce(t.late_xids, '{}'));
+    t.lo := greatest(last.lo, headgate.lo_for(p_stream, fresh_min));
+    if t.late_xids is not null and (t.looked_at is null or t.looked_at < t.at - interval '1 second') then
+      t.late_from := headgate.raise_late_from(p_stream, t.late_xids, t.late_from, t.hi0);
+      t.looked_at := t.at;
+    end if;
+  end if;
+  insert into headgate.tick select t.*;
+  if not p_open then
+    if headgate.segments_end(p_stream) <= t.hi + greatest(rows, 50000) then perform headgate.ensure_segments(p_stream, 0); end if;
+    if t.id % 512 = 0 then perform headgate.thin_ticks(p_stream); end if;
+  end if;
+  return t;
+end $$;
+
+-- written_by(stream id, xid, above, up to) -> the ranges of seqs in which an ended transaction left messages.
+create or replace function headgate.written_by(p_stream int, p_xid xid8, p_above bigint, p_up_to bigint) returns int8multirange
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare r int8multirange;
+begin
+  execute format('select range_agg(int8range(lo, hi, ''[]'')) from (select min(seq) lo, max(seq) hi from headgate.message_%s '
+                 'where xid = $1 and seq > $2 and seq <= $3 group by seq / 1000) x', p_stream)
+    into r using p_xid, p_above, p_up_to;
+  return coalesce(r, '{}');
+end $$;
+
+-- raise_late_from(stream id, xids, froms, hi0) -> froms, moved up to hi0 for transactions that hold no lock on the
+-- stream's table and so have written nothing yet. hi0 was read before the locks are looked at.
+create or replace function headgate.raise_late_from(p_stream int, p_xids xid8[], p_froms bigint[], p_hi0 bigint) returns bigint[]
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with locks as materialized (select locktype, relation, transactionid, virtualtransaction, mode, database from pg_locks),
+  writers as (
+    select x.transactionid from locks r join locks x using (virtualtransaction)
+     where r.locktype = 'relation' and r.relation = ('headgate.message_' || p_stream)::regclass
+       and r.database = (select oid from pg_database where datname = current_database())
+       and r.mode <> 'AccessShareLock' and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock')
+  select array_agg(case when (u.x::text::bigint & 4294967295) in (select w.transactionid::text::bigint from writers w)
+                        then u.f else greatest(u.f, p_hi0) end order by u.ord)
+    from unnest(p_xids, p_froms) with ordinality u (x, f, ord)
+$$;
+
+-- thin_ticks(stream id): of ticks older than 10 seconds keeps one a second, of those older than an hour one a minute.
+-- Bridges stay; a tick with late ranges stays while a cursor stands before it. Writes tick.
+create or replace function headgate.thin_ticks(p_stream int) returns int
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare behind bigint; n int;
+begin
+  select min(k.to_base) into behind from headgate.cursor k join headgate.consumer c on c.id = k.consumer where c.stream = p_stream;
+  with old as (
+    select t.id, t.late, row_number() over (partition by t.base = t.id, case when t.at > clock_timestamp() - interval '1 hour'
+             then date_trunc('second', t.at) else date_trunc('minute', t.at) end order by t.id) as nth
+      from headgate.tick t
+     where t.stream = p_stream and t.at < clock_timestamp() - interval '10 seconds' and t.reborn is null
+       and t.id < (headgate.newest_tick(p_stream)).id)
+  delete from headgate.tick t using old o
+   where t.stream = p_stream and t.id = o.id and (o.nth > 1 or t.base <> t.id)
+     and (o.late is null or o.id <= behind or behind is null)
+     and t.bound is distinct from '3';
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
+-- move_house(open) -> whether the database had been restored from a dump and a bridge was built. The ids in messages and
+-- ticks are then of another cluster. The bridge: per stream, one tick in which everything restored is visible, and
+-- behind it a first tick of the new cluster in which nothing is. Spans end at the first and go on from the second, so
+-- old ids meet only old snapshots. Waits once for open sends (they may have drawn seqs below the bridge).
+create or replace function headgate.move_house(p_open boolean) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare h headgate.house; here bigint; s int; b bigint; last bigint;
+begin
+  if headgate.at_home() then return false; end if;
+  if p_open then
+    perform headgate.fail('HG010', 'this database was restored from a dump and is not set up yet',
+      'call headgate.maintain() once, outside a transaction');
+  end if;
+  select * into h from headgate.house for update;
+  if headgate.at_home() then return true; end if;
+  select system_identifier into here from pg_control_system();
+  if h.system_identifier is distinct from here then
+    for s in select id from headgate.stream order by id loop
+      execute format('lock table headgate.message_%s in share mode', s);
+      execute format('select greatest(headgate.last_seq(%1$s), (select max(seq) from headgate.message_%1$s))', s) into last;
+      if last > headgate.last_seq(s) then perform setval(('headgate.seq_' || s)::regclass, last); end if;
+      b := nextval('headgate.tick_id');
+      insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, reborn)
+        values (s, b, b, '9223372036854775806:9223372036854775806:', last, last, last, nextval('headgate.tick_id'));
+      insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
+        select s, t.reborn, t.reborn, '3:3:', last, last, last, '3' from headgate.tick t where t.stream = s and t.id = b;
+    end loop;
+  end if;
+  update headgate.house set system_identifier = here, home = 'headgate.house'::regclass, written_by = pg_current_xact_id();
+  return true;
+end $$;
+
+-- at_home() -> whether the house row was written where it lies now: a restore gives the table another oid and the row
+-- another xmin. Cheap enough to be asked by every tick.
+create or replace function headgate.at_home() returns boolean
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select h.home = 'headgate.house'::regclass and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295) from headgate.house h
+$$;

@@ -1,0 +1,174 @@
+-- Consumers: named readers of a stream with their own progress, and where they stand.
+
+-- check_consumer(…): HG010 for settings that make no sense.
+create or replace function headgate.check_consumer(p_order text, p_ack_wait interval, p_max_deliver int, p_max_ack_pending int, p_backoff jsonb)
+returns void language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_order not in ('none', 'key') then
+    perform headgate.fail('HG010', format('order "%s" is not known', p_order), 'order is ''none'' or ''key''');
+  end if;
+  if p_ack_wait <= interval '0' or p_ack_wait > interval '7 days' then
+    perform headgate.fail('HG010', format('ack_wait %s is not possible', p_ack_wait), 'choose more than 0 and at most 7 days');
+  end if;
+  if p_max_deliver < 1 then
+    perform headgate.fail('HG010', format('max_deliver %s is not possible', p_max_deliver), 'choose at least 1, or null for no limit');
+  end if;
+  if p_max_ack_pending < 1 then
+    perform headgate.fail('HG010', format('max_ack_pending %s is not possible', p_max_ack_pending), 'choose at least 1, or null for no limit');
+  end if;
+  if p_backoff is not null and not coalesce(case jsonb_typeof(p_backoff)
+      when 'number' then p_backoff::numeric >= 0
+      when 'array' then jsonb_array_length(p_backoff) > 0 and not jsonb_path_exists(p_backoff, '$[*] ? (@.type() != "number" || @ < 0)')
+      when 'object' then jsonb_typeof(p_backoff -> 'first') = 'number' and (p_backoff ->> 'first')::numeric >= 0
+        and not exists (select from jsonb_each(p_backoff) e where e.key not in ('first', 'factor', 'max', 'jitter')
+                                                               or jsonb_typeof(e.value) <> 'number' or e.value::numeric < 0)
+      end, false) then
+    perform headgate.fail('HG010', format('backoff %s is not possible', p_backoff),
+      'give seconds (10), a list of seconds ([1, 10, 60]), or {"first": 1, "factor": 2, "max": 300, "jitter": 0.2}');
+  end if;
+end $$;
+
+-- backoff_delay(backoff, attempt) -> how long a message waits after its attempt-th delivery failed.
+create or replace function headgate.backoff_delay(p_backoff jsonb, p_attempt int) returns interval
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select make_interval(secs => case jsonb_typeof(p_backoff)
+    when 'number' then p_backoff::float8
+    when 'array' then (p_backoff -> least(p_attempt - 1, jsonb_array_length(p_backoff) - 1))::float8
+    when 'object' then least(coalesce((p_backoff ->> 'max')::float8, 3600),
+        (p_backoff ->> 'first')::float8 * coalesce((p_backoff ->> 'factor')::float8, 2) ^ least(p_attempt - 1, 60))
+      * (1 + coalesce((p_backoff ->> 'jitter')::float8, 0) * (random() * 2 - 1))
+    else 0 end)
+$$;
+
+-- create_consumer(stream, name, …): adds a consumer and its cursors; no backfill, whatever the start. With if_not_exists
+-- an existing one is left as it is. Returns its id. Writes consumer, cursor, and a stream for dead letters when
+-- max_deliver is given.
+create or replace function headgate.create_consumer(
+  stream text, name text, filter text[] default null, "order" text default 'none', ack_wait interval default '30 seconds',
+  max_deliver int default null, max_ack_pending int default null, backoff jsonb default null, start text default 'beginning',
+  if_not_exists boolean default false) returns int
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream); c headgate.consumer; newest headgate.tick;
+begin
+  perform headgate.check_name('consumer', create_consumer.name);
+  perform headgate.check_consumer("order", ack_wait, max_deliver, max_ack_pending, backoff);
+  select * into c from headgate.consumer k where k.stream = s.id and k.name = create_consumer.name;
+  if found and if_not_exists then return c.id; end if;
+  newest := headgate.make_tick(s.id, headgate.is_open());
+  insert into headgate.consumer (stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff)
+    values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key',
+            create_consumer.ack_wait, create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff)
+    on conflict on constraint consumer_stream_name_key do nothing returning * into c;
+  if c.id is null then
+    if if_not_exists then return (headgate.find_consumer(create_consumer.stream, create_consumer.name)).id; end if;
+    perform headgate.fail('HG004', format('stream "%s" has a consumer "%s" already', s.name, create_consumer.name),
+      'choose another name, or say if_not_exists => true');
+  end if;
+  if max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
+  perform headgate.place(c, start, newest);
+  return c.id;
+end $$;
+
+-- alter_consumer(stream, name, …): changes the settings that are given. `clear` names settings to put back to null.
+create or replace function headgate.alter_consumer(
+  stream text, name text, filter text[] default null, ack_wait interval default null, max_deliver int default null,
+  max_ack_pending int default null, backoff jsonb default null, clear text[] default '{}') returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare c headgate.consumer := headgate.find_consumer(stream, name);
+begin
+  perform headgate.check_consumer('none', ack_wait, max_deliver, max_ack_pending, backoff);
+  if not clear <@ array['filter', 'max_deliver', 'max_ack_pending', 'backoff'] then
+    perform headgate.fail('HG010', 'clear names an unknown setting', 'filter, max_deliver, max_ack_pending and backoff can be cleared');
+  end if;
+  if max_deliver is not null then perform headgate.ensure_dead_stream(headgate.find_stream(stream)); end if;
+  update headgate.consumer k set
+    filter = case when 'filter' = any(clear) then null else coalesce(alter_consumer.filter, k.filter) end,
+    pattern = case when 'filter' = any(clear) then null else coalesce(headgate.filter_pattern(alter_consumer.filter), k.pattern) end,
+    ack_wait = coalesce(alter_consumer.ack_wait, k.ack_wait),
+    max_deliver = case when 'max_deliver' = any(clear) then null else coalesce(alter_consumer.max_deliver, k.max_deliver) end,
+    max_ack_pending = case when 'max_ack_pending' = any(clear) then null else coalesce(alter_consumer.max_ack_pending, k.max_ack_pending) end,
+    backoff = case when 'backoff' = any(clear) then null else coalesce(alter_consumer.backoff, k.backoff) end
+   where k.id = c.id;
+end $$;
+
+-- drop_consumer(stream, name): removes a consumer and its progress. Its dead letters stay.
+create or replace function headgate.drop_consumer(stream text, name text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare c headgate.consumer := headgate.find_consumer(stream, name);
+begin
+  perform 1 from headgate.cursor where consumer = c.id order by lane for update;
+  delete from headgate.consumer where id = c.id;
+  delete from headgate.delivery where consumer = c.id;
+  delete from headgate.parked where consumer = c.id;
+  delete from headgate.wake where consumer = c.id;
+end $$;
+
+-- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can still be acked.
+create or replace function headgate.pause(stream text, consumer text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update headgate.consumer set paused = true where id = (headgate.find_consumer($1, $2)).id
+$$;
+create or replace function headgate.resume(stream text, consumer text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update headgate.consumer set paused = false where id = (headgate.find_consumer($1, $2)).id
+$$;
+
+-- seek(stream, consumer, target): moves the whole consumer to 'beginning', 'end', a seq or a time. What was in flight or
+-- parked is forgotten; acks of it are stale. Locks the cursors in lane order; writes cursor, delivery, parked.
+create or replace function headgate.seek(stream text, consumer text, target text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare c headgate.consumer := headgate.find_consumer(stream, consumer); newest headgate.tick;
+begin
+  newest := headgate.make_tick(c.stream, headgate.is_open());
+  perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
+  delete from headgate.delivery d where d.consumer = c.id;
+  delete from headgate.parked p where p.consumer = c.id;
+  delete from headgate.wake w where w.consumer = c.id;
+  perform headgate.place(c, target, newest);
+end $$;
+
+-- place(consumer, target, newest): puts every cursor of a consumer at a target. Writes cursor.
+create or replace function headgate.place(c headgate.consumer, p_target text, newest headgate.tick) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare t headgate.tick; seq bigint;
+begin
+  if p_target = 'end' then
+    seq := null;
+  else
+    seq := headgate.target_seq(c.stream, p_target);
+    -- what was restored from another cluster is read up to its bridge first
+    select * into t from headgate.tick k where k.stream = c.stream and k.reborn is not null and k.hi >= seq order by k.id limit 1;
+    if found then newest := t; end if;
+  end if;
+  insert into headgate.cursor as k (consumer, lane, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, turn)
+    select c.id, lane, coalesce(case when seq is null then newest.id end, 0), case when seq is null then newest.snap else '3:3:' end,
+           case when seq is null then newest.lo else 0 end, newest.id, newest.base, newest.snap, newest.lo, newest.hi,
+           coalesce(seq - 1, newest.hi), clock_timestamp()
+      from headgate.stream s, generate_series(0, s.lanes - 1) lane where s.id = c.stream
+    on conflict (consumer, lane) do update set from_tick = excluded.from_tick, from_snap = excluded.from_snap, from_lo = excluded.from_lo,
+      to_tick = excluded.to_tick, to_base = excluded.to_base, to_snap = excluded.to_snap, to_lo = excluded.to_lo,
+      to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null, turn = excluded.turn;
+end $$;
+
+-- target_seq(stream id, target) -> the first seq at 'beginning', a seq, or a time; HG011 when it is none of these.
+create or replace function headgate.target_seq(p_stream int, p_target text) returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare at timestamptz; near bigint; seq bigint;
+begin
+  if p_target = 'beginning' then return 1; end if;
+  begin
+    if p_target ~ '^[0-9]+$' then return greatest(p_target::bigint, 1); end if;
+    at := p_target::timestamptz;
+  exception when others then
+    at := null;
+  end;
+  if at is null then
+    perform headgate.fail('HG011', format('"%s" is not a position in a stream', coalesce(p_target, 'null')),
+      'say beginning, end, a seq, or a time such as 2026-01-31 12:00:00+00');
+  end if;
+  -- the newest tick before that time is near; from there at most the messages between two ticks are looked at
+  select coalesce(max(t.hi0), 0) into near from headgate.tick t where t.stream = p_stream and t.at <= target_seq.at and t.base = t.id;
+  execute format('select m.seq from headgate.message_%s m where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
+    into seq using near, at;
+  return coalesce(seq, headgate.last_seq(p_stream) + 1);
+end $$;

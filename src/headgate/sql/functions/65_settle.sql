@@ -1,0 +1,235 @@
+-- Settling what was received: ack, nack, extend. These change only the caller's own deliveries and insert rows, so they
+-- are safe inside any transaction. An ack_id is lane.delivery.seq for a message, lane.delivery for a whole delivery.
+
+-- parse_acks(ack_ids) -> lane, delivery, seqs (null: all of them), given (how many ack_ids); HG008 when one is malformed.
+create or replace function headgate.parse_acks(p_acks text[])
+returns table (lane int, delivery bigint, seqs bigint[], given int)
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare bad text;
+begin
+  select a into bad from unnest(p_acks) a where a is null or a !~ '^[0-9]{1,9}\.[0-9]{1,18}(\.[0-9]{1,18})?$' limit 1;
+  if found then
+    perform headgate.fail('HG008', format('"%s" is not an ack_id', coalesce(bad, 'null')), 'use the ack_id that receive returned, as it is');
+  end if;
+  return query
+  select split_part(a, '.', 1)::int as l, split_part(a, '.', 2)::bigint as d,
+         case when not bool_or(split_part(a, '.', 3) = '') then array_agg(split_part(a, '.', 3)::bigint) end, count(*)::int
+    from unnest(p_acks) a group by l, d order by l, d;
+end $$;
+
+-- settle(consumer, ack_ids) -> how many messages were acked, how many ack_ids were stale. Deletes or shortens the
+-- deliveries; in ordered consumers leaves a note for keys that have messages waiting. Writes delivery, wake.
+create or replace function headgate.settle(c headgate.consumer, p_acks text[], out acked int, out stale int)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare a record; d headgate.delivery; done bigint[]; freed text[]; n int;
+begin
+  acked := 0; stale := 0;
+  for a in select * from headgate.parse_acks(p_acks) loop
+    if a.seqs is null then
+      delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery returning * into d;
+      if not found then stale := stale + a.given; continue; end if;
+      done := d.seqs;
+      freed := d.keys;
+    else
+      select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for update;
+      if not found then stale := stale + a.given; continue; end if;
+      if d.seqs <@ a.seqs then
+        delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
+        done := d.seqs;
+        freed := d.keys;
+      else
+        done := array(select unnest(d.seqs) intersect select unnest(a.seqs));
+        freed := case when c.ordered then array(select u.k from unnest(d.seqs, d.keys) u (s, k) where u.s = any(done)) end;
+        if done <> '{}' then perform headgate.keep_in_flight(d, done); end if;
+      end if;
+    end if;
+    acked := acked + cardinality(done);
+    if a.seqs is not null then
+      select count(distinct s) into n from unnest(a.seqs) s where s <> all(done);
+      stale := stale + n;
+    end if;
+    if c.ordered then
+      insert into headgate.wake (consumer, lane, key)
+        select distinct c.id, d.lane, k from unnest(freed) k
+         where exists (select from headgate.parked p where p.consumer = c.id and p.lane = d.lane and p.key = k);
+    end if;
+  end loop;
+end $$;
+
+-- keep_in_flight(delivery, without): takes messages out of a delivery that keeps others. Writes delivery.
+create or replace function headgate.keep_in_flight(d headgate.delivery, p_without bigint[]) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  update headgate.delivery x set (seqs, attempts, keys) = (
+      select array_agg(u.s order by u.ord), case when d.attempts is not null then array_agg(u.a order by u.ord) end,
+             case when d.keys is not null then array_agg(u.k order by u.ord) end
+        from unnest(d.seqs, d.attempts, d.keys) with ordinality u (s, a, k, ord) where u.s <> all(p_without))
+   where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id
+$$;
+
+-- ack(stream, consumer, ack_ids) -> acked, stale. A stale ack (the delivery has expired, or is settled already) changes nothing.
+create or replace function headgate.ack(stream text, consumer text, ack_ids text[], out acked int, out stale int)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  select s.acked, s.stale into ack.acked, ack.stale from headgate.settle(headgate.find_consumer(stream, consumer), ack_ids) s;
+end $$;
+
+-- nack(stream, consumer, ack_ids, delay, error) -> nacked, stale. The messages come again after the delay (default: the
+-- consumer's backoff), or become dead letters after max_deliver attempts. In ordered consumers later messages of the same
+-- keys in the same deliveries are released with them. Writes delivery, parked, the dead-letter stream.
+create or replace function headgate.nack(
+  stream text, consumer text, ack_ids text[], delay interval default null, error text default null, out nacked int, out stale int)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  c headgate.consumer := headgate.find_consumer(stream, consumer); a record; d headgate.delivery; failed bigint[]; released bigint[]; n int;
+begin
+  nacked := 0; stale := 0;
+  if delay < interval '0' then
+    perform headgate.fail('HG010', format('a delay of %s is not possible', delay), 'choose 0 or more');
+  end if;
+  for a in select * from headgate.parse_acks(ack_ids) loop
+    select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for update;
+    if not found then stale := stale + a.given; continue; end if;
+    failed := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
+    released := '{}';
+    if c.ordered then
+      released := array(select u.s from unnest(d.seqs, d.keys) u (s, k)
+                         where u.s <> all(failed) and exists (
+                           select from unnest(d.seqs, d.keys) f (s, k) where f.s = any(failed) and f.k = u.k and f.s < u.s));
+    end if;
+    if d.seqs <@ (failed || released) then
+      delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
+    elsif failed <> '{}' then
+      perform headgate.keep_in_flight(d, failed || released);
+    end if;
+    perform headgate.park_failed(c, d, failed, delay, 'nacked', error);
+    insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
+      select c.id, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), 'blocked'
+        from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) where u.s = any(released);
+    nacked := nacked + cardinality(failed);
+    if a.seqs is not null then
+      select count(distinct s) into n from unnest(a.seqs) s where s <> all(failed);
+      stale := stale + n;
+    end if;
+  end loop;
+end $$;
+
+-- extend(stream, consumer, ack_ids, by) -> extended, stale. Moves the deadline of the deliveries to `by` from now. It does
+-- not count as an attempt.
+create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval, out extended int, out stale int)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record;
+begin
+  extended := 0; stale := 0;
+  if by is null or by <= interval '0' or by > interval '7 days' then
+    perform headgate.fail('HG010', format('an extension by %s is not possible', coalesce(by::text, 'null')), 'choose more than 0 and at most 7 days');
+  end if;
+  for a in select * from headgate.parse_acks(ack_ids) loop
+    update headgate.delivery x set deadline = clock_timestamp() + by
+     where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery and (a.seqs is null or x.seqs && a.seqs);
+    if found then extended := extended + a.given; else stale := stale + a.given; end if;
+  end loop;
+end $$;
+
+-- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for another attempt, or moves
+-- them to the dead-letter stream. Writes parked, the dead-letter stream.
+create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_delay interval, p_reason text, p_error text)
+returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare dead bigint[]; tried int[];
+begin
+  if c.max_deliver is not null then
+    select array_agg(u.s order by u.s), array_agg(coalesce(u.a, 1) order by u.s) into dead, tried
+      from unnest(d.seqs, d.attempts) u (s, a) where u.s = any(p_seqs) and coalesce(u.a, 1) >= c.max_deliver;
+    if dead is not null then perform headgate.bury(c, dead, tried, coalesce(p_error, p_reason)); end if;
+  end if;
+  insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error)
+    select c.id, d.lane, u.s, u.k, coalesce(u.a, 1),
+           clock_timestamp() + case when p_reason = 'nacked' then coalesce(p_delay, headgate.backoff_delay(c.backoff, coalesce(u.a, 1))) else interval '0' end,
+           p_reason, p_error
+      from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) where u.s = any(p_seqs) and u.s <> all(coalesce(dead, '{}'));
+end $$;
+
+-- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of deliveries past their deadline;
+-- at most 100 deliveries a call. The caller holds the lane's cursor. Locks deliveries (SKIP LOCKED); writes delivery, parked.
+create or replace function headgate.take_apart(c headgate.consumer, p_lane int, p_now timestamptz) returns timestamptz
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare d headgate.delivery;
+begin
+  for d in select * from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.deadline <= p_now
+            order by x.id limit 100 for update skip locked loop
+    delete from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = d.id;
+    perform headgate.park_failed(c, d, d.seqs, null, 'expired', null);
+  end loop;
+  -- a delivery that is being settled at this moment was skipped: look again soon
+  return (select greatest(min(x.deadline), p_now + interval '100 milliseconds') from headgate.delivery x where x.consumer = c.id and x.lane = p_lane);
+end $$;
+
+-- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming. Writes delivery, parked, cursor.
+create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare l int; n int := 0;
+begin
+  for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.sweep_at <= p_now order by k.lane for update skip locked loop
+    update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now) where k.consumer = c.id and k.lane = l;
+    n := n + 1;
+  end loop;
+  return n;
+end $$;
+
+-- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has freed due. The caller holds
+-- the lane's cursor. Writes wake, parked.
+create or replace function headgate.take_notes(c headgate.consumer, p_lane int, p_now timestamptz) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare freed text[];
+begin
+  if not exists (select from headgate.wake w where w.consumer = c.id and w.lane = p_lane) then return; end if;
+  with w as (delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane returning w.key)
+  select array_agg(distinct w.key) into freed from w;
+  update headgate.parked p set visible_at = p_now
+    from unnest(freed) f (key)
+    cross join lateral (select min(q.seq) as seq from headgate.parked q where q.consumer = c.id and q.lane = p_lane and q.key = f.key) head
+   where p.consumer = c.id and p.lane = p_lane and p.seq = head.seq and p.reason = 'blocked' and p.visible_at > p_now;
+end $$;
+
+-- unpark(consumer, lane, n, now) -> seq, attempt of parked messages that may be delivered now; they are parked no more.
+-- In an ordered consumer a key's messages leave only in order, and none while one of them is in flight.
+-- The caller holds the lane's cursor. Writes parked.
+create or replace function headgate.unpark(c headgate.consumer, p_lane int, n int, p_now timestamptz) returns table (seq bigint, attempt int)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare flying text[]; due_keys text[]; free text[]; taken bigint[];
+begin
+  if not c.ordered then
+    return query
+    with due as (
+      select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
+       order by p.visible_at, p.seq limit n)
+    delete from headgate.parked p using due where p.consumer = c.id and p.lane = p_lane and p.seq = due.seq returning p.seq, p.attempt + 1;
+    return;
+  end if;
+  flying := array(select unnest(d.keys) from headgate.delivery d where d.consumer = c.id and d.lane = p_lane);
+  select array_agg(distinct x.key) into due_keys from (
+    select p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
+     order by p.visible_at, p.seq limit n) x where x.key is not null;
+  -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes first
+  update headgate.parked p set visible_at = p_now + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'), interval '5 seconds')
+   where p.consumer = c.id and p.lane = p_lane and p.key = any(due_keys) and p.key = any(flying) and p.visible_at <= p_now;
+  free := array(select k from unnest(due_keys) k where k <> all(flying));
+  taken := array(
+    select x.seq from (
+      select q.seq from unnest(free) k (key) cross join lateral (
+        select p.seq, bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.seq) as ok
+          from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.key = k.key order by p.seq limit n) q
+       where q.ok
+      union all
+      (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now and p.key is null
+        order by p.visible_at, p.seq limit n)) x
+     order by x.seq limit n);
+  return query
+  delete from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) returning p.seq, p.attempt + 1;
+  -- of each key, the first one left: behind a message now in flight it asks again; behind a waiting one the rest sleep
+  update headgate.parked p set visible_at = case when first.seq = p.seq and p.reason = 'blocked' then p_now + interval '50 milliseconds' else 'infinity' end,
+                               reason = 'blocked'
+    from unnest(free) k (key)
+    cross join lateral (select q.seq from headgate.parked q where q.consumer = c.id and q.lane = p_lane and q.key = k.key order by q.seq limit 1) first
+   where p.consumer = c.id and p.lane = p_lane and p.key = k.key
+     and ((p.seq = first.seq and p.reason = 'blocked') or (p.seq > first.seq and p.visible_at <= p_now));
+end $$;

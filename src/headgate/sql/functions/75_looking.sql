@@ -1,0 +1,156 @@
+-- Looking without touching: the state of messages for a consumer, and how far consumers are. Nothing here locks or writes.
+
+-- unread(cursor, seq, xid) -> whether the cursor has still to come to a message of its lane.
+create or replace function headgate.unread(k headgate.cursor, p_seq bigint, p_xid xid8) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select p_seq > k.to_hi or ((p_seq > k.from_lo or p_seq <@ k.late) and not pg_visible_in_snapshot(p_xid, k.from_snap)
+           and (p_seq > k.pos or not pg_visible_in_snapshot(p_xid, k.to_snap)))
+$$;
+
+-- message_states(stream, seq) -> of one message, its state for each consumer: available, delivered, parked, done, or
+-- skipped (its key does not pass the filter).
+create or replace function headgate.message_states(stream text, seq bigint)
+returns table (consumer text, state text, attempt int, visible_at timestamptz, worker text, reason text, last_error text)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream);
+begin
+  return query execute format($q$
+    select c.name, x.state, x.attempt, x.visible_at, x.worker, x.reason, x.last_error
+      from headgate.message_%s m cross join headgate.consumer c cross join lateral headgate.state_of(c, m.lane, m.seq, m.xid, m.key) x
+     where m.seq = $1 and c.stream = $2 order by c.name $q$, s.id) using message_states.seq, s.id;
+end $$;
+
+-- state_of(consumer, lane, seq, xid, key) -> the state of one message for one consumer.
+create or replace function headgate.state_of(c headgate.consumer, p_lane int, p_seq bigint, p_xid xid8, p_key text,
+  out state text, out attempt int, out visible_at timestamptz, out worker text, out reason text, out last_error text)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  select 'parked', p.attempt, p.visible_at, p.reason, p.last_error into state, attempt, visible_at, reason, last_error
+    from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = p_seq;
+  if found then return; end if;
+  select 'delivered', coalesce(d.attempts[array_position(d.seqs, p_seq)], 1), d.deadline, d.worker into state, attempt, visible_at, worker
+    from headgate.delivery d where d.consumer = c.id and d.lane = p_lane and p_seq = any(d.seqs) limit 1;
+  if found then return; end if;
+  attempt := 0;
+  state := case when c.pattern is not null and (p_key is null or p_key !~ c.pattern) then 'skipped'
+                when (select headgate.unread(k, p_seq, p_xid) from headgate.cursor k where k.consumer = c.id and k.lane = p_lane) then 'available'
+                else 'done' end;
+end $$;
+
+-- peek(stream, consumer, max, newest_first, states, before, after) -> messages with their state for the consumer, without
+-- any effect. `states` keeps only messages in these states.
+create or replace function headgate.peek(stream text, consumer text, max int default 10, newest_first boolean default false,
+  states text[] default null, before bigint default null, after bigint default null)
+returns table (seq bigint, key text, data text, headers jsonb, created_at timestamptz, state text, attempt int, visible_at timestamptz, worker text,
+  reason text, last_error text)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare c headgate.consumer := headgate.find_consumer(stream, consumer);
+begin
+  return query execute format($q$
+    select m.seq, m.key, m.data, m.headers, m.created_at, x.state, x.attempt, x.visible_at, x.worker, x.reason, x.last_error
+      from headgate.message_%s m cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
+     where ($2 is null or m.seq < $2) and ($3 is null or m.seq > $3) and x.state <> 'skipped' and ($4 is null or x.state = any($4))
+     order by m.seq %s limit $5 $q$, c.stream, case when newest_first then 'desc' else 'asc' end)
+    using c, before, after, states, max;
+end $$;
+
+-- messages(stream, max, newest_first, filter, before, after) -> messages of a stream, whoever has read them.
+create or replace function headgate.messages(stream text, max int default 10, newest_first boolean default false,
+  filter text[] default null, before bigint default null, after bigint default null)
+returns table (seq bigint, key text, data text, headers jsonb, deliver_at timestamptz, created_at timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream); pattern text := headgate.filter_pattern(filter);
+begin
+  return query execute format($q$
+    select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at from headgate.message_%s m
+     where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2) and ($3 is null or m.key ~ $3)
+     order by m.seq %s limit $4 $q$, s.id, case when newest_first then 'desc' else 'asc' end)
+    using before, after, pattern, max;
+end $$;
+
+-- unread_count(consumer, n) -> how many messages the consumer has still to come to: counted when there are at most n, and
+-- otherwise an estimate from the sequence numbers (exact = false), so that a large backlog is never scanned.
+create or replace function headgate.unread_count(c headgate.consumer, n int default 10000, out count bigint, out exact boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  execute format($q$
+    select count(*) from (
+      select from headgate.cursor k cross join lateral (
+        select m.key from headgate.message_%s m
+         where m.lane = k.lane and m.seq > coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0) and headgate.unread(k, m.seq, m.xid)
+         order by m.seq limit $2 + 1) m
+       where k.consumer = ($1).id and (($1).pattern is null or m.key ~ ($1).pattern) limit $2 + 1) x $q$, c.stream)
+    into count using c, n;
+  exact := count <= n;
+  if not exact then
+    select greatest(count, (sum(headgate.last_seq(c.stream) - k.pos) / count(*))::bigint) into count from headgate.cursor k where k.consumer = c.id;
+  end if;
+end $$;
+
+-- floor_of(consumer) -> everything at or below is done for it.
+create or replace function headgate.floor_of(c headgate.consumer) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
+begin
+  -- a lane without messages behind its cursor does not hold the floor
+  execute format($q$
+    select min(case when k.pos >= k.to_hi and k.late is null
+                     and not exists (select from headgate.message_%s m where m.lane = k.lane and m.seq > k.to_lo and headgate.unread(k, m.seq, m.xid))
+                    then greatest(k.to_lo, $2)
+                    else least(k.from_lo, k.pos, lower(k.late) - 1) end)
+      from headgate.cursor k where k.consumer = $1 $q$, c.stream) into r using c.id, newest.lo;
+  return least(r, (select min(s) - 1 from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id),
+                  (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
+end $$;
+
+-- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the last seconds.
+create or replace function headgate.stream_facts(p_stream int, out messages bigint, out exact boolean, out bytes bigint,
+  out oldest timestamptz, out newest timestamptz, out last_seq bigint, out rate float8)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare t headgate.tick; n headgate.tick;
+begin
+  last_seq := headgate.last_seq(p_stream);
+  execute format('select (select created_at from headgate.message_%1$s order by seq limit 1), (select created_at from headgate.message_%1$s order by seq desc limit 1), '
+                 '(select count(*) from (select from headgate.message_%1$s limit 10001) x)', p_stream) into oldest, newest, messages;
+  exact := messages <= 10000;
+  if not exact then
+    select greatest(messages, coalesce(sum(greatest(k.reltuples, 0)), 0)::bigint) into messages
+      from pg_inherits i join pg_class k on k.oid = i.inhrelid where i.inhparent = ('headgate.message_' || p_stream)::regclass;
+    if messages <= 10001 then messages := last_seq; end if;
+  end if;
+  select sum(pg_total_relation_size(i.inhrelid)) into bytes from pg_inherits i where i.inhparent = ('headgate.message_' || p_stream)::regclass;
+  -- an estimate: sequence numbers that went by in about the last ten seconds
+  n := headgate.newest_tick(p_stream);
+  select * into t from headgate.tick k where k.stream = p_stream and k.at <= clock_timestamp() - interval '10 seconds' order by k.id desc limit 1;
+  rate := case when t.id is null then null else greatest(last_seq - t.hi, 0) / extract(epoch from clock_timestamp() - t.at) end;
+end $$;
+
+-- dead_count(consumer) -> how many dead letters it has.
+create or replace function headgate.dead_count(c headgate.consumer) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare d int; n bigint := 0;
+begin
+  select id into d from headgate.stream s where s.dead_of = c.stream;
+  if found then
+    execute format('select count(*) from headgate.message_%s m where m.headers ->> ''source_consumer'' = $1', d) into n using c.name;
+  end if;
+  return n;
+end $$;
+
+-- oldest_unacked(consumer) -> when the oldest message that it has not finished was sent; null when there is none.
+create or replace function headgate.oldest_unacked(c headgate.consumer) returns timestamptz
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare r timestamptz;
+begin
+  execute format($q$
+    select min(x.created_at) from (
+      select m.created_at from headgate.cursor k cross join lateral (
+        select m.created_at from headgate.message_%1$s m
+         where m.lane = k.lane and m.seq > coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0) and headgate.unread(k, m.seq, m.xid)
+           and (($1).pattern is null or m.key ~ ($1).pattern) order by m.seq limit 1) m where k.consumer = ($1).id
+      union all
+      select m.created_at from headgate.message_%1$s m where m.seq = least(
+        (select min(s) from headgate.delivery d, unnest(d.seqs) s where d.consumer = ($1).id),
+        (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$, c.stream) into r using c;
+  return r;
+end $$;

@@ -1,0 +1,42 @@
+-- Rights: nothing for PUBLIC; producers send, consumers receive and settle, monitors look, owners do everything.
+-- Roles belong to the cluster, not to the database: they are made here when missing, and left out (with a notice) when
+-- whoever migrates may not create roles.
+
+do $$
+declare f record; r text;
+begin
+  begin
+    foreach r in array array['headgate_owner', 'headgate_producer', 'headgate_consumer', 'headgate_monitor'] loop
+      if to_regrole(r) is null then execute format('create role %I nologin', r); end if;
+    end loop;
+    if not pg_has_role('headgate_owner', 'headgate_producer', 'member') then
+      grant headgate_producer, headgate_consumer, headgate_monitor to headgate_owner;
+    end if;
+  exception
+    when insufficient_privilege then raise notice 'headgate: roles not created: % may not create roles', current_user;
+    when duplicate_object or unique_violation then raise notice 'headgate: roles are being created by another session';
+  end;
+
+  for f in select p.oid::regprocedure as name, p.proname from pg_proc p where p.pronamespace = 'headgate'::regnamespace loop
+    execute format('revoke all on function %s from public', f.name);
+    if to_regrole('headgate_owner') is null then continue; end if;
+    for r in select x.role from (values
+        ('headgate_producer', array['send', 'send_batch', 'installed_version']),
+        ('headgate_consumer', array['receive', 'ack', 'nack', 'extend', 'tick', 'installed_version']),
+        ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
+           'oldest_unacked', 'installed_version']),
+        ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
+           'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'maintain'])) x (role, names)
+       where f.proname = any(x.names) and to_regrole(x.role) is not null loop
+      execute format('grant execute on function %s to %I', f.name, r);
+    end loop;
+  end loop;
+  if to_regrole('headgate_owner') is not null then
+    grant usage on schema headgate to headgate_producer, headgate_consumer, headgate_monitor, headgate_owner;
+    grant select on headgate.streams, headgate.consumers, headgate.deliveries, headgate.parked_messages, headgate.segments to headgate_monitor;
+  end if;
+  -- the functions generated for each stream follow their templates
+  perform headgate.build_stream(s.id) from headgate.stream s;
+  insert into headgate.house (system_identifier, home, written_by)
+    select system_identifier, 'headgate.house'::regclass, pg_current_xact_id() from pg_control_system() on conflict do nothing;
+end $$;
