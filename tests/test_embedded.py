@@ -17,7 +17,8 @@ import psycopg
 import psycopg.conninfo
 import pytest
 
-from headgate.embedded import Cluster, postgres_bin, start_or_join
+from headgate.cluster import Cluster, postgres_bin
+from headgate.embedded import start_or_join
 from headgate.errors import EmbeddedServerError
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
@@ -293,7 +294,7 @@ def test_a_long_path(tmp_path: Path) -> None:
         assert answers(server.url)
         with start_or_join(directory) as second:
             assert second.url == server.url
-        socket_dir = Path(psycopg.conninfo.conninfo_to_dict(server.url)["host"])
+        socket_dir = Path(str(psycopg.conninfo.conninfo_to_dict(server.url)["host"]))
         assert socket_dir.stat().st_mode & 0o077 == 0
     assert not cluster_of(directory).is_running()
     assert not socket_dir.exists()

@@ -30,6 +30,7 @@ NAMES = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "aclose": "close",
+    "run_async": "run_sync",
     "aio": "sync",
     "anext": "next",
     "asynccontextmanager": "contextmanager",

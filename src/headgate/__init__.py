@@ -1,3 +1,113 @@
-"""A message queue and an event stream that live inside PostgreSQL."""
+"""Headgate: a message queue and an event stream that live inside PostgreSQL.
+
+    import headgate
+
+    hg = headgate.connect()                                   # an embedded PostgreSQL in ./.headgate, or connect(url)
+    orders = hg.stream("orders", create=True)
+    orders.send({"quantity": 4}, key="orders.cus_a.ord_1")
+    billing = orders.consumer("billing", create=True)
+    for m in billing.receive(10, wait=5):
+        print(m.data)
+        m.ack()
+"""
+
+from __future__ import annotations
+
+from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncStream
+from .errors import (
+    Conflict,
+    ConnectionFailed,
+    ConsumerExists,
+    ConsumerNotFound,
+    DataNotSerializable,
+    EmbeddedServerError,
+    Error,
+    InvalidAckId,
+    InvalidArgument,
+    InvalidFilter,
+    InvalidLanes,
+    InvalidName,
+    InvalidPosition,
+    InvalidText,
+    MessageTooLarge,
+    NotAllowed,
+    SchemaMissing,
+    SchemaOutdated,
+    SchemaTooNew,
+    ServerTooOld,
+    StaleDelivery,
+    StreamExists,
+    StreamNotFound,
+)
+from .schema import install_sql
+from .sync import Consumer, Headgate, Insights, Message, Stream
+from .types import ConsumerInfo, DeadLetter, MessageState, Outgoing, PeekedMessage, Settled, StoredMessage, StreamInfo
 
 __version__ = "0.1.0"
+
+
+def connect(url: str | None = None, *, migrate: bool | None = None, directory: str | None = None, max_connections: int = 16,
+            timeout: float = 30, pooler: bool = False) -> Headgate:  # fmt: skip
+    """Connects to a database with Headgate in it, or, without a URL, to a private PostgreSQL in `./.headgate`.
+
+    `migrate=True` installs or upgrades the schema first; by default only an embedded server's schema is.
+    """
+    hg = Headgate(url, directory=directory, max_connections=max_connections, timeout=timeout, pooler=pooler)
+    return hg.open(migrate=migrate)
+
+
+async def connect_async(
+    url: str | None = None, *, migrate: bool | None = None, directory: str | None = None, max_connections: int = 16,
+    timeout: float = 30, pooler: bool = False,
+) -> AsyncHeadgate:  # fmt: skip
+    """`connect` for asyncio."""
+    hg = AsyncHeadgate(url, directory=directory, max_connections=max_connections, timeout=timeout, pooler=pooler)
+    return await hg.open(migrate=migrate)
+
+
+__all__ = [
+    "AsyncConsumer",
+    "AsyncHeadgate",
+    "AsyncInsights",
+    "AsyncMessage",
+    "AsyncStream",
+    "Conflict",
+    "ConnectionFailed",
+    "Consumer",
+    "ConsumerExists",
+    "ConsumerInfo",
+    "ConsumerNotFound",
+    "DataNotSerializable",
+    "DeadLetter",
+    "EmbeddedServerError",
+    "Error",
+    "Headgate",
+    "Insights",
+    "InvalidAckId",
+    "InvalidArgument",
+    "InvalidFilter",
+    "InvalidLanes",
+    "InvalidName",
+    "InvalidPosition",
+    "InvalidText",
+    "Message",
+    "MessageState",
+    "MessageTooLarge",
+    "NotAllowed",
+    "Outgoing",
+    "PeekedMessage",
+    "SchemaMissing",
+    "SchemaOutdated",
+    "SchemaTooNew",
+    "ServerTooOld",
+    "Settled",
+    "StaleDelivery",
+    "StoredMessage",
+    "Stream",
+    "StreamExists",
+    "StreamInfo",
+    "StreamNotFound",
+    "connect",
+    "connect_async",
+    "install_sql",
+]

@@ -104,6 +104,10 @@ class EmbeddedServerError(Error):
     """The private PostgreSQL could not be started."""
 
 
+class StaleDelivery(Error):
+    """Messages were taken from this worker while it worked on them: their deadline had passed."""
+
+
 class Conflict(Error):
     """The database gave way to a concurrent transaction; the same call can be tried again."""
 
@@ -119,21 +123,25 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
 
 _MISSING = {"3F000", "42P01", "42883"}  # schema, table or function does not exist
 _CONFLICT = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
+_AWAY = {"57P01", "57P02", "57P03", "53300"}  # shutting down, crashed, starting up, too many connections
+_BAD_VALUE = {"23502", "22P02", "22003", "22007", "22008", "22023", "22021", "22P05"}
 
 
-def from_database(error: psycopg.Error) -> Error | None:
-    """The Headgate error that stands for a database error, or None when it has no meaning of its own here."""
-    state = error.sqlstate
+def from_database(error: BaseException) -> Error | None:
+    """The Headgate error that stands for a driver's error, or None when it has no meaning of its own here."""
+    cause = _driver_error(error)
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state is None:
-        if isinstance(error, psycopg.OperationalError):
+        if isinstance(cause, psycopg.OperationalError):
             return ConnectionFailed(
-                "the connection to the database failed: " + _first_line(error),
+                "the connection to the database failed: " + _first_line(cause),
                 hint="check that PostgreSQL runs and that the URL is right; the call can be repeated",
             )
         return None
-    message = error.diag.message_primary or str(error)
+    diagnosis = getattr(cause, "diag", None)
+    message = getattr(diagnosis, "message_primary", None) or _first_line(cause)
+    hint = getattr(diagnosis, "message_hint", None) or getattr(cause, "hint", None)
     if cls := _BY_SQLSTATE.get(state):
-        hint = error.diag.message_hint
         if cls is NotAllowed and not hint:
             hint = "grant the role headgate_owner, headgate_producer, headgate_consumer or headgate_monitor"
         return cls(message, hint=hint)
@@ -141,11 +149,19 @@ def from_database(error: psycopg.Error) -> Error | None:
         return SchemaMissing(message, hint="run `headgate migrate`, or headgate.connect(url, migrate=True)")
     if state in _CONFLICT:
         return Conflict(message, hint="repeat the call")
-    if state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}:
+    if state.startswith("08") or state in _AWAY:
         return ConnectionFailed(message, hint="the database is away or full; the call can be repeated")
-    if state in {"23502", "22P02", "22003", "22007", "22008", "22023"}:
-        return InvalidArgument(message, hint=error.diag.message_hint or "check the arguments of the call")
+    if state in _BAD_VALUE:
+        return InvalidArgument(message, hint=hint or "check the arguments of the call")
     return None
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    """The driver's own error inside SQLAlchemy's or Django's wrapping."""
+    inner = getattr(error, "orig", None)
+    if inner is None and not hasattr(error, "sqlstate"):
+        inner = error.__cause__
+    return _driver_error(inner) if isinstance(inner, BaseException) else error
 
 
 def _first_line(error: BaseException) -> str:

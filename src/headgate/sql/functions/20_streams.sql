@@ -141,7 +141,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare f regprocedure;
 begin
   for f in select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = 'headgate' and p.proname in ('append_' || p_stream, 'claim_' || p_stream) loop
+            where n.nspname = 'headgate' and p.proname in ('append_' || p_stream, 'receive_' || p_stream, 'sift_' || p_stream) loop
     execute 'drop function ' || f;
   end loop;
 end $$;
@@ -153,9 +153,10 @@ declare f regprocedure;
 begin
   perform headgate.drop_stream_functions(p_stream);
   execute replace(headgate.append_template(), '{stream}', p_stream::text);
-  execute replace(headgate.claim_template(), '{stream}', p_stream::text);
+  execute replace(headgate.sift_template(), '{stream}', p_stream::text);
+  execute replace(headgate.receive_template(), '{stream}', p_stream::text);
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
-            and p.proname in ('append_' || p_stream, 'claim_' || p_stream) loop
+            and p.proname in ('append_' || p_stream, 'receive_' || p_stream, 'sift_' || p_stream) loop
     execute format('revoke all on function %s from public', f);
   end loop;
 end $$;

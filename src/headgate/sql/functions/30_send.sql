@@ -63,7 +63,10 @@ begin
         'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
     end if;
   end if;
-  if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 2 then
+  -- Room that a transaction makes helps others only when it commits, and until then nobody else can make any: a
+  -- transaction that was open already leaves it to others (sends, ticks, maintenance) as long as there is some.
+  if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 2
+     and (not headgate.is_open() or headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 4) then
     perform headgate.ensure_segments(s.id, n);
   end if;
   x := pg_current_xact_id();

@@ -8,9 +8,9 @@
 --   4. of public ticks (base = id) a higher id means a later snapshot: they are made one at a time, under the stream's row;
 --   5. messages of a late transaction at or below the lo of the ticks it was open in lie in the `late` ranges of the first
 --      public tick that finds it ended.
--- A private tick is made inside a transaction that the user had open already: it cannot take the stream's row (it would
--- hold everybody up until the commit) and its transaction id is too old for a bound, so nobody builds on it; it takes
--- lo and the late list over from its base.
+-- A private tick is made inside a transaction that the user had open already (it must not take the stream's row, which it
+-- would hold until the commit, and its transaction id is too old for a bound), or while such a transaction does hold the
+-- row. Nobody builds on it: it takes lo and the late list over from its base, the newest public tick.
 
 -- newest_tick(stream id) -> the newest public tick.
 create or replace function headgate.newest_tick(p_stream int) returns headgate.tick
@@ -24,10 +24,17 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select t.hi0 from headgate.tick t where t.stream = p_stream and t.bound <= p_xid order by t.id desc limit 1
 $$;
 
--- is_open() -> whether the user had a transaction open before this statement, so that what it locks stays locked.
+-- is_open() -> whether the user seems to have had a transaction open before this call, so that what it locks would stay
+-- locked. (In the extended protocol a statement alone starts a little later than its transaction, too.)
 create or replace function headgate.is_open() returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select now() <> statement_timestamp() or pg_current_xact_id_if_assigned() is not null
+  select statement_timestamp() - now() > interval '2 milliseconds' or pg_current_xact_id_if_assigned() is not null
+$$;
+
+-- settled(tick) -> whether nothing can have changed since: no seq was drawn, and nothing was open that had drawn one.
+create or replace function headgate.settled(t headgate.tick) returns boolean
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound and headgate.last_seq(t.stream) = t.hi
 $$;
 
 -- tick(stream) -> the id of the newest tick, made now if anything can have changed. Never waits.
@@ -48,19 +55,24 @@ begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     return headgate.newest_tick(p_stream);
   end if;
+  last := headgate.newest_tick(p_stream);
+  if headgate.settled(last) and headgate.at_home() then return last; end if;
   if not p_open then
     select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
-    if not found then return headgate.newest_tick(p_stream); end if;
+    if not found then  -- another call is making a tick; or a user's transaction made one and holds the row
+      if last.at > clock_timestamp() - interval '20 milliseconds' or not headgate.at_home() then return last; end if;
+      p_open := true;
+    end if;
   end if;
   if headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
   last := headgate.newest_tick(p_stream);
   t.hi0 := headgate.last_seq(p_stream);
-  if t.hi0 = last.hi and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound then return last; end if;
+  if headgate.settled(last) then return last; end if;
   if not p_open then
     if last.at > clock_timestamp() - interval '1 millisecond' and last.reborn is null then return last; end if;
     t.bound := pg_current_xact_id();
   end if;
-  t.snap := pg_current_snapshot();
+  t.snap := headgate.snapshot_of_others();
   t.hi := headgate.last_seq(p_stream);
   t.stream := p_stream;
   t.id := nextval('headgate.tick_id');
@@ -104,6 +116,20 @@ begin
     if t.id % 512 = 0 then perform headgate.thin_ticks(p_stream); end if;
   end if;
   return t;
+end $$;
+
+-- snapshot_of_others() -> the current snapshot, in which this transaction counts as running: PostgreSQL does not list one's own
+-- id, so that ids above it that have ended would make it look ended, and hide what this transaction sends after the tick.
+create or replace function headgate.snapshot_of_others() returns pg_snapshot
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare snap pg_snapshot := pg_current_snapshot(); own xid8 := pg_current_xact_id_if_assigned();
+begin
+  if own < pg_snapshot_xmax(snap) then
+    snap := (select format('%s:%s:%s', least(pg_snapshot_xmin(snap)::text::bigint, own::text::bigint), pg_snapshot_xmax(snap),
+                           string_agg(x, ',' order by x::bigint))
+               from (select pg_snapshot_xip(snap)::text union select own::text) r (x))::pg_snapshot;
+  end if;
+  return snap;
 end $$;
 
 -- written_by(stream id, xid, above, up to) -> the ranges of seqs in which an ended transaction left messages.
@@ -156,10 +182,10 @@ end $$;
 -- move_house(open) -> whether the database had been restored from a dump and a bridge was built. The ids in messages and
 -- ticks are then of another cluster. The bridge: per stream, one tick in which everything restored is visible, and
 -- behind it a first tick of the new cluster in which nothing is. Spans end at the first and go on from the second, so
--- old ids meet only old snapshots. Waits once for open sends (they may have drawn seqs below the bridge).
+-- old ids meet only old snapshots. Sends need not wait: what they write lies above the bridge.
 create or replace function headgate.move_house(p_open boolean) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare h headgate.house; here bigint; s int; b bigint; last bigint;
+declare h headgate.house; here bigint; s int; b bigint; old headgate.tick; last bigint; late int8multirange;
 begin
   if headgate.at_home() then return false; end if;
   if p_open then
@@ -171,18 +197,34 @@ begin
   select system_identifier into here from pg_control_system();
   if h.system_identifier is distinct from here then
     for s in select id from headgate.stream order by id loop
-      execute format('lock table headgate.message_%s in share mode', s);
-      execute format('select greatest(headgate.last_seq(%1$s), (select max(seq) from headgate.message_%1$s))', s) into last;
+      old := headgate.newest_tick(s);
+      last := greatest(old.hi, headgate.last_restored(s));
       if last > headgate.last_seq(s) then perform setval(('headgate.seq_' || s)::regclass, last); end if;
+      -- late transactions that ended between the last tick and the dump
+      select range_agg(headgate.written_by(s, u.x, u.f, old.lo)) into late from unnest(old.late_xids, old.late_from) u (x, f);
       b := nextval('headgate.tick_id');
-      insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, reborn)
-        values (s, b, b, '9223372036854775806:9223372036854775806:', last, last, last, nextval('headgate.tick_id'));
+      insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, late, reborn)
+        values (s, b, b, '9223372036854775806:9223372036854775806:', last, last, last, case when not isempty(late) then late end,
+                nextval('headgate.tick_id'));
       insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
         select s, t.reborn, t.reborn, '3:3:', last, last, last, '3' from headgate.tick t where t.stream = s and t.id = b;
     end loop;
   end if;
   update headgate.house set system_identifier = here, home = 'headgate.house'::regclass, written_by = pg_current_xact_id();
   return true;
+end $$;
+
+-- last_restored(stream id) -> the highest seq that came out of the dump, null when there is none; what was sent here since
+-- lies above. A restore makes a table's indexes after its rows, in one transaction for everything or in later ones.
+create or replace function headgate.last_restored(p_stream int) returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare m record; house int := (select age(h.xmin) from headgate.house h);
+begin
+  for m in execute format('select m.seq, age(m.xmin) as row, (select max(age(i.xmin)) from pg_index i where i.indrelid = m.tableoid) as index '
+                          'from headgate.message_%s m order by m.seq desc', p_stream) loop
+    if m.row > m.index or (m.row = m.index and m.index = house) then return m.seq; end if;
+  end loop;
+  return null;
 end $$;
 
 -- at_home() -> whether the house row was written where it lies now: a restore gives the table another oid and the row

@@ -35,7 +35,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     when 'number' then p_backoff::float8
     when 'array' then (p_backoff -> least(p_attempt - 1, jsonb_array_length(p_backoff) - 1))::float8
     when 'object' then least(coalesce((p_backoff ->> 'max')::float8, 3600),
-        (p_backoff ->> 'first')::float8 * coalesce((p_backoff ->> 'factor')::float8, 2) ^ least(p_attempt - 1, 60))
+        (p_backoff ->> 'first')::float8 * coalesce((p_backoff ->> 'factor')::float8, 2) ^ least(p_attempt - 1,
+          60 / greatest(log(greatest((p_backoff ->> 'factor')::float8, 1)), 1)))  -- far beyond any max, within a float
       * (1 + coalesce((p_backoff ->> 'jitter')::float8, 0) * (random() * 2 - 1))
     else 0 end)
 $$;
@@ -172,3 +173,15 @@ begin
     into seq using near, at;
   return coalesce(seq, headgate.last_seq(p_stream) + 1);
 end $$;
+
+-- stream_settings(stream) -> what a client needs to know of a stream; HG001 when there is none.
+create or replace function headgate.stream_settings(stream text, out lanes int, out max_message_bytes int)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select s.lanes, s.max_message_bytes from headgate.find_stream(stream) s
+$$;
+
+-- consumer_settings(stream, consumer) -> what a worker needs to know of its consumer; HG001 / HG003 when there is none.
+create or replace function headgate.consumer_settings(stream text, consumer text, out "order" text, out ack_wait interval, out backoff jsonb)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select case when c.ordered then 'key' else 'none' end, c.ack_wait, c.backoff from headgate.find_consumer(stream, consumer) c
+$$;

@@ -13,7 +13,7 @@ begin
   end if;
   return query
   select split_part(a, '.', 1)::int as l, split_part(a, '.', 2)::bigint as d,
-         case when not bool_or(split_part(a, '.', 3) = '') then array_agg(split_part(a, '.', 3)::bigint) end, count(*)::int
+         case when not bool_or(split_part(a, '.', 3) = '') then array_agg(nullif(split_part(a, '.', 3), '')::bigint) end, count(*)::int
     from unnest(p_acks) a group by l, d order by l, d;
 end $$;
 
@@ -33,19 +33,18 @@ begin
     else
       select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for update;
       if not found then stale := stale + a.given; continue; end if;
-      if d.seqs <@ a.seqs then
+      done := array(select unnest(d.seqs) intersect select unnest(a.seqs));
+      if cardinality(done) = cardinality(d.seqs) then
         delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
-        done := d.seqs;
         freed := d.keys;
       else
-        done := array(select unnest(d.seqs) intersect select unnest(a.seqs));
-        freed := case when c.ordered then array(select u.k from unnest(d.seqs, d.keys) u (s, k) where u.s = any(done)) end;
+        freed := case when c.ordered then array(select u.k from unnest(d.seqs, d.keys) u (s, k) join unnest(done) f (s) using (s)) end;
         if done <> '{}' then perform headgate.keep_in_flight(d, done); end if;
       end if;
     end if;
     acked := acked + cardinality(done);
     if a.seqs is not null then
-      select count(distinct s) into n from unnest(a.seqs) s where s <> all(done);
+      select count(distinct s) - cardinality(done) into n from unnest(a.seqs) s;
       stale := stale + n;
     end if;
     if c.ordered then
@@ -62,7 +61,8 @@ language sql set search_path = pg_catalog, pg_temp as $$
   update headgate.delivery x set (seqs, attempts, keys) = (
       select array_agg(u.s order by u.ord), case when d.attempts is not null then array_agg(u.a order by u.ord) end,
              case when d.keys is not null then array_agg(u.k order by u.ord) end
-        from unnest(d.seqs, d.attempts, d.keys) with ordinality u (s, a, k, ord) where u.s <> all(p_without))
+        from unnest(d.seqs, d.attempts, d.keys) with ordinality u (s, a, k, ord)
+       where not exists (select from unnest(p_without) w (s) where w.s = u.s))
    where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id
 $$;
 
@@ -92,11 +92,11 @@ begin
     failed := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
     released := '{}';
     if c.ordered then
-      released := array(select u.s from unnest(d.seqs, d.keys) u (s, k)
-                         where u.s <> all(failed) and exists (
-                           select from unnest(d.seqs, d.keys) f (s, k) where f.s = any(failed) and f.k = u.k and f.s < u.s));
+      released := array(
+        with f as (select u.k, min(u.s) as first from unnest(d.seqs, d.keys) u (s, k) join unnest(failed) x (s) using (s) group by u.k)
+        select u.s from unnest(d.seqs, d.keys) u (s, k) join f on f.k = u.k and f.first < u.s except select unnest(failed));
     end if;
-    if d.seqs <@ (failed || released) then
+    if cardinality(d.seqs) = cardinality(failed) + cardinality(released) then
       delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
     elsif failed <> '{}' then
       perform headgate.keep_in_flight(d, failed || released);
@@ -104,48 +104,60 @@ begin
     perform headgate.park_failed(c, d, failed, delay, 'nacked', error);
     insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
       select c.id, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), 'blocked'
-        from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) where u.s = any(released);
+        from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(released) x (s) using (s);
     nacked := nacked + cardinality(failed);
     if a.seqs is not null then
-      select count(distinct s) into n from unnest(a.seqs) s where s <> all(failed);
+      select count(distinct s) - cardinality(failed) into n from unnest(a.seqs) s;
       stale := stale + n;
     end if;
   end loop;
 end $$;
 
--- extend(stream, consumer, ack_ids, by) -> extended, stale. Moves the deadline of the deliveries to `by` from now. It does
--- not count as an attempt.
+-- extend(stream, consumer, ack_ids, by) -> extended, stale. Moves the deadline of the deliveries to `by` from now, never
+-- nearer (a lane is not looked at before its sweep_at). It does not count as an attempt.
 create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval, out extended int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record;
+declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record; held bigint[]; n int;
 begin
   extended := 0; stale := 0;
   if by is null or by <= interval '0' or by > interval '7 days' then
     perform headgate.fail('HG010', format('an extension by %s is not possible', coalesce(by::text, 'null')), 'choose more than 0 and at most 7 days');
   end if;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    update headgate.delivery x set deadline = clock_timestamp() + by
-     where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery and (a.seqs is null or x.seqs && a.seqs);
-    if found then extended := extended + a.given; else stale := stale + a.given; end if;
+    update headgate.delivery x set deadline = greatest(x.deadline, clock_timestamp() + by)
+     where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery and (a.seqs is null or x.seqs && a.seqs) returning x.seqs into held;
+    n := case when not found then 0 when a.seqs is null then a.given
+              else (select count(*) from unnest(a.seqs) s (s) join unnest(held) h (s) using (s)) end;
+    extended := extended + n;
+    stale := stale + a.given - n;
   end loop;
 end $$;
 
 -- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for another attempt, or moves
--- them to the dead-letter stream. Writes parked, the dead-letter stream.
+-- them to the dead-letter stream. Writes parked, wake, the dead-letter stream.
 create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_delay interval, p_reason text, p_error text)
 returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare dead bigint[]; tried int[];
 begin
   if c.max_deliver is not null then
     select array_agg(u.s order by u.s), array_agg(coalesce(u.a, 1) order by u.s) into dead, tried
-      from unnest(d.seqs, d.attempts) u (s, a) where u.s = any(p_seqs) and coalesce(u.a, 1) >= c.max_deliver;
-    if dead is not null then perform headgate.bury(c, dead, tried, coalesce(p_error, p_reason)); end if;
+      from unnest(d.seqs, d.attempts) u (s, a) join unnest(p_seqs) x (s) using (s) where coalesce(u.a, 1) >= c.max_deliver;
+    if dead is not null then
+      perform headgate.bury(c, dead, tried, coalesce(p_error, p_reason));
+      if c.ordered then  -- what waited behind them goes on
+        insert into headgate.wake (consumer, lane, key)
+          select distinct c.id, d.lane, u.k from unnest(d.seqs, d.keys) u (s, k) join unnest(dead) x (s) using (s)
+           where exists (select from headgate.parked p where p.consumer = c.id and p.lane = d.lane and p.key = u.k);
+      end if;
+    end if;
   end if;
   insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error)
     select c.id, d.lane, u.s, u.k, coalesce(u.a, 1),
-           clock_timestamp() + case when p_reason = 'nacked' then coalesce(p_delay, headgate.backoff_delay(c.backoff, coalesce(u.a, 1))) else interval '0' end,
+           case when p_reason = 'nacked' then clock_timestamp() + coalesce(p_delay, headgate.backoff_delay(c.backoff, coalesce(u.a, 1)))
+                else d.deadline end,  -- expired: due at once, also for the claim that found it
            p_reason, p_error
-      from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) where u.s = any(p_seqs) and u.s <> all(coalesce(dead, '{}'));
+      from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(p_seqs) x (s) using (s)
+     where not exists (select from unnest(dead) y (s) where y.s = u.s);
 end $$;
 
 -- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of deliveries past their deadline;
@@ -195,41 +207,50 @@ end $$;
 -- The caller holds the lane's cursor. Writes parked.
 create or replace function headgate.unpark(c headgate.consumer, p_lane int, n int, p_now timestamptz) returns table (seq bigint, attempt int)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare flying text[]; due_keys text[]; free text[]; taken bigint[];
+declare flying text[]; free text[]; gone text[]; taken bigint[]; due int; total int := 0;
 begin
   if not c.ordered then
+    -- an array rather than a join: the table's statistics are always stale, and a nested loop of thousands takes seconds
+    taken := array(select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
+                    order by p.visible_at, p.seq limit n);
     return query
-    with due as (
-      select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
-       order by p.visible_at, p.seq limit n)
-    delete from headgate.parked p using due where p.consumer = c.id and p.lane = p_lane and p.seq = due.seq returning p.seq, p.attempt + 1;
+    delete from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) returning p.seq, p.attempt + 1;
     return;
   end if;
-  flying := array(select unnest(d.keys) from headgate.delivery d where d.consumer = c.id and d.lane = p_lane);
-  select array_agg(distinct x.key) into due_keys from (
-    select p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
-     order by p.visible_at, p.seq limit n) x where x.key is not null;
+  flying := array(select k from headgate.delivery d, unnest(d.keys) k where d.consumer = c.id and d.lane = p_lane and k is not null);
   -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes first
-  update headgate.parked p set visible_at = p_now + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'), interval '5 seconds')
-   where p.consumer = c.id and p.lane = p_lane and p.key = any(due_keys) and p.key = any(flying) and p.visible_at <= p_now;
-  free := array(select k from unnest(due_keys) k where k <> all(flying));
-  taken := array(
-    select x.seq from (
-      select q.seq from unnest(free) k (key) cross join lateral (
-        select p.seq, bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.seq) as ok
-          from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.key = k.key order by p.seq limit n) q
-       where q.ok
-      union all
-      (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now and p.key is null
-        order by p.visible_at, p.seq limit n)) x
-     order by x.seq limit n);
-  return query
-  delete from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) returning p.seq, p.attempt + 1;
-  -- of each key, the first one left: behind a message now in flight it asks again; behind a waiting one the rest sleep
-  update headgate.parked p set visible_at = case when first.seq = p.seq and p.reason = 'blocked' then p_now + interval '50 milliseconds' else 'infinity' end,
-                               reason = 'blocked'
-    from unnest(free) k (key)
-    cross join lateral (select q.seq from headgate.parked q where q.consumer = c.id and q.lane = p_lane and q.key = k.key order by q.seq limit 1) first
-   where p.consumer = c.id and p.lane = p_lane and p.key = k.key
-     and ((p.seq = first.seq and p.reason = 'blocked') or (p.seq > first.seq and p.visible_at <= p_now));
+  update headgate.parked p set reason = 'blocked',
+         visible_at = p_now + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'), interval '5 seconds')
+   where p.consumer = c.id and p.lane = p_lane and p.key = any(flying) and p.visible_at <= p_now;
+  loop
+    -- what is due, but has to wait for an earlier message of its key, is put to sleep below: then look at what else is due
+    select array_agg(distinct x.key), count(*) into free, due from (
+      select p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
+       order by p.visible_at, p.seq limit n - total) x;
+    exit when due = 0;
+    taken := array(
+      select x.seq from (
+        select q.seq from unnest(free) k (key) cross join lateral (
+          select p.seq, bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.seq) as ok
+            from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.key = k.key order by p.seq limit n - total) q
+         where q.ok
+        union all
+        (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now and p.key is null
+          order by p.visible_at, p.seq limit n - total)) x
+       order by x.seq limit n - total);
+    gone := array(select p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) and p.key is not null);
+    return query
+    delete from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) returning p.seq, p.attempt + 1;
+    total := total + cardinality(taken);
+    -- of each key, the first one left: behind a message now in flight it asks again, behind nothing (the batch was full) it
+    -- stays due; behind a waiting one the rest sleep
+    update headgate.parked p set visible_at = case when first.seq < p.seq then 'infinity' when p.key = any(gone) then p_now + interval '50 milliseconds'
+                                                   else least(p.visible_at, p_now) end,
+                                 reason = 'blocked'
+      from unnest(free) k (key)
+      cross join lateral (select q.seq from headgate.parked q where q.consumer = c.id and q.lane = p_lane and q.key = k.key order by q.seq limit 1) first
+     where p.consumer = c.id and p.lane = p_lane and p.key = k.key
+       and ((p.seq = first.seq and p.reason = 'blocked') or (p.seq > first.seq and p.visible_at <= p_now));
+    exit when total >= n;
+  end loop;
 end $$;

@@ -12,7 +12,8 @@ begin
     perform headgate.fail('HG010', format('stream "%s" holds dead letters itself', s.name),
       'leave max_deliver out for consumers of a dead-letter stream');
   end if;
-  d := headgate.create_stream(s.name || '.dead', lanes => 4, max_message_bytes => s.max_message_bytes, if_not_exists => true);
+  -- whatever the source stream's limit is or was: a message must always be able to go there
+  d := headgate.create_stream(s.name || '.dead', lanes => 4, max_message_bytes => 268435456, if_not_exists => true);
   update headgate.stream set dead_of = s.id where id = d;
   return d;
 end $$;
@@ -27,7 +28,7 @@ begin
   select name into dead from headgate.stream where id = headgate.ensure_dead_stream(s);
   execute format($q$
     select headgate.send_batch($1, array_agg(m.data order by m.seq), array_agg(m.key order by m.seq),
-             array_agg(coalesce(m.headers, '{}') || jsonb_build_object('failed_at', clock_timestamp(), 'attempts', u.a, 'last_error', $2,
+             array_agg(case jsonb_typeof(m.headers) when 'object' then m.headers else '{}' end || jsonb_build_object('failed_at', clock_timestamp(), 'attempts', u.a, 'last_error', $2,
                'source_stream', $3, 'source_consumer', $4, 'source_seq', m.seq) order by m.seq))
       from headgate.message_%s m join unnest($5, $6) u (s, a) on u.s = m.seq having count(*) > 0 $q$, s.id)
     using dead, p_error, s.name, c.name, p_seqs, p_attempts;
@@ -69,20 +70,21 @@ begin
 end $$;
 
 -- redrive(stream, consumer, seqs, filter, max) -> how many dead letters were given back to the consumer, as if never delivered:
--- these seqs (of <stream>.dead), those whose key passes the filter, or all. Locks the cursors; writes parked.
+-- these seqs (of <stream>.dead), those whose key passes the filter, or all. What the consumer has still to come to, after a
+-- seek, or has again, is not given twice. Locks the cursors; writes parked.
 create or replace function headgate.redrive(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
 returns int language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer); n int;
+declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];
 begin
   perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
+  sources := headgate.take_dead(c, seqs, filter, max);
   execute format($q$
     insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-      select $1, m.lane, m.seq, case when $2 then m.key end, 0, clock_timestamp(), 'redriven'
-        from headgate.message_%s m where m.seq = any($3)
-      on conflict do nothing $q$, c.stream)
-    using c.id, c.ordered, headgate.take_dead(c, seqs, filter, max);
-  get diagnostics n = row_count;
-  return n;
+      select ($1).id, m.lane, m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
+        from headgate.message_%s m cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
+       where m.seq = any($2) and x.state in ('done', 'skipped') $q$, c.stream)
+    using c, sources;
+  return cardinality(sources);
 end $$;
 
 -- purge_dead(stream, consumer, seqs, filter, max) -> how many dead letters were thrown away; chosen as in redrive.

@@ -77,8 +77,9 @@ begin
     select count(*) from (
       select from headgate.cursor k cross join lateral (
         select m.key from headgate.message_%s m
-         where m.lane = k.lane and m.seq > coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0) and headgate.unread(k, m.seq, m.xid)
-         order by m.seq limit $2 + 1) m
+         where (m.lane, m.seq) > (k.lane, coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0)) and (m.lane, m.seq) < (k.lane + 1, 0)
+           and headgate.unread(k, m.seq, m.xid)
+         order by m.lane, m.seq limit $2 + 1) m
        where k.consumer = ($1).id and (($1).pattern is null or m.key ~ ($1).pattern) limit $2 + 1) x $q$, c.stream)
     into count using c, n;
   exact := count <= n;
@@ -95,7 +96,7 @@ begin
   -- a lane without messages behind its cursor does not hold the floor
   execute format($q$
     select min(case when k.pos >= k.to_hi and k.late is null
-                     and not exists (select from headgate.message_%s m where m.lane = k.lane and m.seq > k.to_lo and headgate.unread(k, m.seq, m.xid))
+                     and not exists (select from headgate.message_%s m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and headgate.unread(k, m.seq, m.xid))
                     then greatest(k.to_lo, $2)
                     else least(k.from_lo, k.pos, lower(k.late) - 1) end)
       from headgate.cursor k where k.consumer = $1 $q$, c.stream) into r using c.id, newest.lo;
@@ -146,8 +147,9 @@ begin
     select min(x.created_at) from (
       select m.created_at from headgate.cursor k cross join lateral (
         select m.created_at from headgate.message_%1$s m
-         where m.lane = k.lane and m.seq > coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0) and headgate.unread(k, m.seq, m.xid)
-           and (($1).pattern is null or m.key ~ ($1).pattern) order by m.seq limit 1) m where k.consumer = ($1).id
+         where (m.lane, m.seq) > (k.lane, coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0)) and (m.lane, m.seq) < (k.lane + 1, 0)
+           and headgate.unread(k, m.seq, m.xid)
+           and (($1).pattern is null or m.key ~ ($1).pattern) order by m.lane, m.seq limit 1) m where k.consumer = ($1).id
       union all
       select m.created_at from headgate.message_%1$s m where m.seq = least(
         (select min(s) from headgate.delivery d, unnest(d.seqs) s where d.consumer = ($1).id),

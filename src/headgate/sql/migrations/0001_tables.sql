@@ -50,6 +50,7 @@ create table headgate.tick (
   reborn bigint,              -- a bridge from another cluster: spans that end here go on from that tick
   primary key (stream, id)
 ) with (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
+create index tick_public on headgate.tick (stream, id) where base = id;
 create index tick_special on headgate.tick (stream, id) where late is not null or reborn is not null;
 
 create table headgate.message_id (

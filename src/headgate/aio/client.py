@@ -1,0 +1,203 @@
+"""A database with Headgate in it: connections, the schema, and streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from .. import schema, statements
+from ..connections import Row, literals, run_async
+from ..encoding import interval
+from ..errors import ConnectionFailed, Error, NotAllowed, SchemaMissing, ServerTooOld, from_database
+from .insights import AsyncInsights
+from .stream import AsyncStream
+
+if TYPE_CHECKING:
+    from ..embedded import EmbeddedServer
+
+OLDEST_SERVER = 15
+
+
+class AsyncHeadgate:
+    """A database with Headgate in it. Making one connects to nothing; `open` (or `headgate.connect_async`) does.
+
+    Without a URL it starts or joins a private PostgreSQL in `./.headgate`, or in `directory`. `pooler=True` is for a
+    transaction-mode pooler that does not know prepared statements.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, directory: str | None = None, max_connections: int = 16, timeout: float = 30,
+        pooler: bool = False,
+    ) -> None:  # fmt: skip
+        self._given_url = url
+        self._directory = directory
+        self._max_connections = max_connections
+        self._timeout = timeout
+        self._pooler = pooler
+        self._server: EmbeddedServer | None = None
+        self._pool: AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]] | None = None
+        self.insights = AsyncInsights(self)
+
+    @property
+    def url(self) -> str:
+        """The database's URL: the one given, or the embedded server's once it is open."""
+        url = self._given_url or (self._server.url if self._server else None)
+        if url is None:
+            raise Error("the embedded PostgreSQL is not running", hint="call open() first, or use headgate.connect()")
+        return url
+
+    async def open(self, *, migrate: bool | None = None) -> AsyncHeadgate:
+        """Connects, and checks that the server and its schema fit this code.
+
+        `migrate=True` installs or upgrades the schema first. By default only an embedded server's schema is.
+        """
+        if self._given_url is None and self._server is None:
+            from ..embedded import start_or_join
+
+            # async-only: begin
+            self._server = await asyncio.to_thread(start_or_join, self._directory)
+            # async-only: end
+            # sync-only: begin
+            # self._server = start_or_join(self._directory)
+            # sync-only: end
+        try:
+            await self._check_server()
+            if migrate or (migrate is None and self._given_url is None):
+                await self.migrate()
+            await self._check_schema()
+            self._pool = AsyncConnectionPool(
+                self.url, kwargs=self._settings(), min_size=0, max_size=self._max_connections, open=False,
+                timeout=self._timeout, name="headgate", check=None,
+            )  # fmt: skip
+            await self._pool.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Gives the connections back, and leaves the embedded server if there is one."""
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+        if self._server is not None:
+            server, self._server = self._server, None
+            # async-only: begin
+            await asyncio.to_thread(server.leave)
+            # async-only: end
+            # sync-only: begin
+            # server.leave()
+            # sync-only: end
+
+    async def __aenter__(self) -> AsyncHeadgate:
+        return self if self._pool is not None else await self.open()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def migrate(self) -> int:
+        """Installs or upgrades the schema; returns the migration it is at. Safe to run from many processes at once."""
+        async with await self._connect() as conn:
+            try:
+                async with conn.transaction():
+                    await conn.execute(schema.LOCK)
+                    version, digest = await _installed(conn)
+                    if version <= schema.newest_migration() and (version, digest) != (schema.newest_migration(), schema.digest()):
+                        await conn.execute(schema.install_sql(version).encode())
+            except psycopg.Error as error:
+                raise from_database(error) or error from error
+        return max(version, schema.newest_migration())
+
+    async def stream(
+        self, name: str, *, create: bool = False, lanes: int = 16, dedup_window: float | timedelta = 300,
+        max_message_bytes: int = 16 * 1024 * 1024, segment_rows: int = 1_000_000,
+    ) -> AsyncStream:  # fmt: skip
+        """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream."""
+        if create:
+            params = (name, lanes, interval(dedup_window), max_message_bytes, segment_rows, True)
+            await self.run(statements.CREATE_STREAM, params)
+        else:
+            await self.run(statements.STREAM_SETTINGS, (name,))
+        return AsyncStream(self, name)
+
+    async def streams(self) -> list[str]:
+        """The names of all streams."""
+        return [s.name for s in await self.insights.streams()]
+
+    async def maintain(self) -> list[tuple[str, str, int]]:
+        """One bounded step of maintenance. Safe to run from many processes at once."""
+        return [(task, subject, done) for task, subject, done in await self.run(statements.MAINTAIN, ())]
+
+    async def run(self, query: str, params: Sequence[Any], conn: Any = None) -> list[Row]:
+        """Runs one statement, on a connection of our own or inside the transaction of `conn`."""
+        try:
+            if conn is not None:
+                return await run_async(conn, query, params)
+            async with self.pool.connection() as own:
+                cursor = await own.execute(query, literals(params), prepare=None if self._pooler else True)
+                return await cursor.fetchall()
+        except PoolTimeout as error:
+            raise ConnectionFailed(
+                f"no connection to the database within {self._timeout:g} s",
+                hint="is PostgreSQL running and below its max_connections? the call can be repeated",
+            ) from error
+        except Error:
+            raise
+        except Exception as error:
+            if (ours := from_database(error)) is not None:
+                raise ours from error
+            raise
+
+    @property
+    def pool(self) -> AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]]:
+        """The connections; open."""
+        if self._pool is None:
+            raise Error("this Headgate is not open", hint="use headgate.connect(), or call open() first")
+        return self._pool
+
+    def _settings(self) -> dict[str, Any]:
+        return {"autocommit": True, "prepare_threshold": None if self._pooler else 5, "application_name": "headgate"}
+
+    async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
+        try:
+            return await AsyncConnection.connect(self.url, **self._settings(), connect_timeout=int(self._timeout))
+        except psycopg.Error as error:
+            raise from_database(error) or error from error
+
+    async def _check_server(self) -> None:
+        async with await self._connect() as conn:
+            if conn.info.server_version < OLDEST_SERVER * 10000:
+                raise ServerTooOld(
+                    f"the server is PostgreSQL {conn.info.server_version // 10000}, Headgate needs {OLDEST_SERVER} or newer",
+                    hint="upgrade the server, or use headgate.connect() without a URL",
+                )
+
+    async def _check_schema(self) -> None:
+        async with await self._connect() as conn:
+            if (error := schema.check(*await _installed(conn))) is not None:
+                raise error
+
+
+async def _installed(conn: AsyncConnection[tuple[Any, ...]]) -> tuple[int, str | None]:
+    """The database's last migration (0: none) and the digest of its functions."""
+    try:
+        async with conn.transaction():
+            row = await (await conn.execute(schema.INSTALLED)).fetchone()
+    except psycopg.Error as error:
+        ours = from_database(error)
+        if isinstance(ours, SchemaMissing):
+            return 0, None
+        if isinstance(ours, NotAllowed):
+            raise NotAllowed(
+                "this database role may not use Headgate",
+                hint="grant it headgate_owner, headgate_producer, headgate_consumer or headgate_monitor",
+            ) from error
+        raise ours or error from error
+    return (row[0] or 0, row[1]) if row else (0, None)

@@ -1,0 +1,199 @@
+"""Consumers: receiving and settling, positions, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from psycopg import AsyncConnection
+
+from .. import statements
+from ..connections import Array
+from ..encoding import dump_json, interval
+from ..errors import InvalidArgument, StaleDelivery
+from ..types import Backoff, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
+from .message import AsyncMessage
+
+if TYPE_CHECKING:
+    from .client import AsyncHeadgate
+
+SHORTEST_POLL = 0.001
+LONGEST_POLL = 0.1
+
+
+class AsyncConsumer:
+    """A named reader of a stream with its own progress; any number of workers share it."""
+
+    def __init__(
+        self, hg: AsyncHeadgate, stream: str, name: str, *, order: Order = "none",
+        ack_wait: timedelta = timedelta(seconds=30), backoff: Any = None, worker: str | None = None,
+    ) -> None:  # fmt: skip
+        self.hg = hg
+        self.stream = stream
+        self.name = name
+        self.order: Order = order
+        self.ack_wait = ack_wait
+        self.backoff = backoff
+        self.worker_name = worker or f"{socket.gethostname()}-{os.getpid()}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.stream!r}, {self.name!r})"
+
+    async def receive(
+        self, batch_size: int = 1, *, wait: float = 0, acks: Iterable[AsyncMessage | str] = (), worker: str | None = None
+    ) -> list[AsyncMessage]:
+        """Up to `batch_size` messages; waits up to `wait` seconds for the first one.
+
+        `acks` are messages (or ack_ids) that are done: they are settled in the same round trip.
+        """
+        done = Array(m if isinstance(m, str) else m.ack_id for m in acks)
+        deadline = monotonic() + wait
+        pause = SHORTEST_POLL
+        while True:
+            params = (self.stream, self.name, batch_size, worker or self.worker_name, done or None)
+            rows = await self.hg.run(statements.RECEIVE, params)
+            left = deadline - monotonic()
+            if rows or left <= 0:
+                return [AsyncMessage(self, row) for row in rows]
+            done = Array()
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, LONGEST_POLL)
+
+    async def ack(self, messages: Iterable[AsyncMessage | str], *, conn: Any = None) -> Settled:
+        """Done with these messages (or ack_ids). With `conn` that commits with the caller's transaction."""
+        query = statements.ACK_RELAXED if conn is None else statements.ACK
+        return await self._settle(query, messages, (), conn)
+
+    async def nack(
+        self, messages: Iterable[AsyncMessage | str], *, delay: float | timedelta | None = None, error: str | None = None,
+        conn: Any = None,
+    ) -> Settled:  # fmt: skip
+        """Not done with these: deliver them again after `delay` (default: the consumer's backoff)."""
+        query = statements.NACK_RELAXED if conn is None else statements.NACK
+        return await self._settle(query, messages, (interval(delay), None if error is None else error.replace("\x00", "")), conn)
+
+    async def extend(self, messages: Iterable[AsyncMessage | str], by: float | timedelta) -> Settled:
+        """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
+        return await self._settle(statements.EXTEND, messages, (interval(by),), None)
+
+    async def _settle(self, query: str, messages: Iterable[AsyncMessage | str], more: tuple[Any, ...], conn: Any) -> Settled:
+        ids = Array(m if isinstance(m, str) else m.ack_id for m in messages)
+        if not ids:
+            return Settled(0, 0)
+        rows = await self.hg.run(query, (self.stream, self.name, ids, *more), conn)
+        return Settled(*rows[0])
+
+    @asynccontextmanager
+    async def transaction(
+        self, batch_size: int = 1, *, wait: float = 0
+    ) -> AsyncIterator[tuple[AsyncConnection[tuple[Any, ...]], list[AsyncMessage]]]:
+        """Work and ack in one transaction: `async with consumer.transaction(10) as (tx, messages)`.
+
+        What the block does on `tx` commits together with the acks, so its effects happen exactly once. When the block
+        raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another worker
+        may have the messages, it is rolled back with StaleDelivery.
+        """
+        messages = await self.receive(batch_size, wait=wait)
+        try:
+            async with self.hg.pool.connection() as tx, tx.transaction():
+                yield tx, messages
+                settled = await self.ack(messages, conn=tx)
+                if settled.stale:
+                    raise StaleDelivery(
+                        f"{settled.stale} of {len(messages)} messages were taken back while they were worked on",
+                        hint="raise the consumer's ack_wait, or take smaller batches; the work was rolled back",
+                    )
+        except StaleDelivery:
+            raise
+        except BaseException as error:
+            await self.nack(messages, error=f"{type(error).__name__}: {error}")
+            raise
+
+    async def info(self) -> ConsumerInfo:
+        """The consumer's settings and how far it is."""
+        return await self.hg.insights.consumer(self.stream, self.name)
+
+    async def peek(
+        self, limit: int = 10, *, newest_first: bool = False, states: Sequence[State] | None = None,
+        before: int | None = None, after: int | None = None,
+    ) -> list[PeekedMessage]:  # fmt: skip
+        """Messages with their state for this consumer, without any effect."""
+        return await self.hg.insights.peek(
+            self.stream, self.name, limit, newest_first=newest_first, states=states, before=before, after=after
+        )
+
+    async def alter(
+        self, *, filter: str | list[str] | None = None, ack_wait: float | timedelta | None = None, max_deliver: int | None = None,
+        max_ack_pending: int | None = None, backoff: Backoff | None = None, clear: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Changes the settings that are given; `clear` names settings to put back to none."""
+        params = (
+            self.stream, self.name, as_filter(filter), interval(ack_wait), max_deliver, max_ack_pending,
+            None if backoff is None else dump_json(backoff), Array(clear),
+        )  # fmt: skip
+        await self.hg.run(statements.ALTER_CONSUMER, params)
+
+    async def drop(self) -> None:
+        """Removes the consumer and its progress. Its dead letters stay."""
+        await self.hg.run(statements.DROP_CONSUMER, (self.stream, self.name))
+
+    async def pause(self) -> None:
+        """Receives nothing until `resume`."""
+        await self.hg.run(statements.PAUSE, (self.stream, self.name))
+
+    async def resume(self) -> None:
+        """Receives again."""
+        await self.hg.run(statements.RESUME, (self.stream, self.name))
+
+    async def seek(self, target: str | int | Any) -> None:
+        """Moves to "beginning", "end", a seq or a time. What was in flight or parked is forgotten."""
+        await self.hg.run(statements.SEEK, (self.stream, self.name, str(target)))
+
+    async def dead_letters(self, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
+        """The consumer's dead letters, oldest first."""
+        return await self.hg.insights.dead_letters(self.stream, self.name, limit, after=after)
+
+    async def redrive(
+        self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
+    ) -> int:
+        """Gives dead letters back to the consumer: these, those whose key passes the filter, or all. Returns how many."""
+        return await self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), limit)
+
+    async def purge_dead(
+        self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
+    ) -> int:
+        """Throws dead letters away; chosen as in `redrive`. Returns how many."""
+        return await self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), limit)
+
+    async def retry_now(self, seqs: Sequence[int] | None = None) -> int:
+        """Makes parked messages due at once: these, or all. Returns how many."""
+        return await self._count(statements.RETRY_NOW, as_seqs(seqs))
+
+    async def discard(self, seqs: Sequence[int] | None = None) -> int:
+        """Gives up parked messages for good: these, or all. Those that waited behind them go on. Returns how many."""
+        return await self._count(statements.DISCARD, as_seqs(seqs))
+
+    async def _count(self, query: str, *params: Any) -> int:
+        return int((await self.hg.run(query, (self.stream, self.name, *params)))[0][0])
+
+
+def as_filter(filter: str | list[str] | None) -> Array | None:
+    """One key filter or several, as a parameter."""
+    if filter is None:
+        return None
+    return Array([filter] if isinstance(filter, str) else filter)
+
+
+def as_seqs(seqs: Sequence[int] | None) -> Array | None:
+    """Sequence numbers, as a parameter."""
+    if seqs is None:
+        return None
+    if isinstance(seqs, str) or not all(isinstance(s, int) for s in seqs):
+        raise InvalidArgument("seqs are not whole numbers", hint="pass a list of int")
+    return Array(str(s) for s in seqs)

@@ -1,0 +1,90 @@
+"""Running a statement on a connection that the caller brings, whatever library it is of.
+
+Every write of the SDK takes `conn=` and then joins the caller's transaction: psycopg, SQLAlchemy, Django and asyncpg
+connections. Libraries are told apart by where a class comes from, so that none of them is imported here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from .encoding import array_literal
+from .errors import InvalidArgument
+
+Row = Sequence[Any]
+
+
+class Array(list[Any]):
+    """A parameter that stands for a text[]."""
+
+
+def literals(params: Sequence[Any]) -> list[Any]:
+    """Parameters for drivers that take an array as text and leave its type to the server."""
+    return [array_literal(p) if isinstance(p, Array) else p for p in params]
+
+
+def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
+    """Runs a statement on a psycopg, SQLAlchemy or Django connection and returns its rows."""
+    library = _library(conn)
+    if library == "psycopg":
+        return conn.execute(query, literals(params)).fetchall()  # type: ignore[no-any-return]
+    if library == "sqlalchemy":
+        text, named = _for_sqlalchemy(conn, query, params)
+        return list(conn.execute(text, named).fetchall())
+    if library == "django":
+        with conn.cursor() as cursor:
+            cursor.execute(query, literals(params))
+            return cursor.fetchall()  # type: ignore[no-any-return]
+    raise _unknown(conn, "a psycopg.Connection, a SQLAlchemy Connection or Session, or a Django connection")
+
+
+async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
+    """Runs a statement on a psycopg, SQLAlchemy or asyncpg async connection and returns its rows."""
+    library = _library(conn)
+    if library == "psycopg":
+        cursor = await conn.execute(query, literals(params))
+        return await cursor.fetchall()  # type: ignore[no-any-return]
+    if library == "sqlalchemy":
+        text, named = _for_sqlalchemy(conn, query, params)
+        return list((await conn.execute(text, named)).fetchall())
+    if library == "asyncpg":
+        numbers = iter(range(1, len(params) + 1))
+        numbered = re.sub("%s", lambda _: f"${next(numbers)}", query)
+        return [tuple(row) for row in await conn.fetch(numbered, *(list(p) if isinstance(p, Array) else p for p in params))]
+    raise _unknown(conn, "a psycopg.AsyncConnection, a SQLAlchemy AsyncConnection or AsyncSession, or an asyncpg Connection")
+
+
+def _library(conn: Any) -> str:
+    roots = {cls.__module__.partition(".")[0] for cls in type(conn).__mro__}
+    if "django" in roots or type(conn).__name__ == "ConnectionProxy":
+        return "django"
+    for name in ("psycopg", "sqlalchemy", "asyncpg"):
+        if name in roots:
+            return name
+    return ""
+
+
+def _for_sqlalchemy(conn: Any, query: str, params: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    from sqlalchemy import text
+
+    dialect = conn.get_bind().dialect if hasattr(conn, "get_bind") else conn.dialect
+    values = list(params) if dialect.driver == "asyncpg" else literals(params)
+    names = iter(range(len(values)))
+    # `::` would be read as a parameter: write the casts out
+    written = re.sub(r"%s((?:::[a-z]+(?:\[\])?)+)", lambda m: _cast("%s", m.group(1)), query)
+    written = re.sub("%s", lambda _: f":p{next(names)}", written)
+    return text(written), {f"p{i}": list(v) if isinstance(v, Array) else v for i, v in enumerate(values)}
+
+
+def _cast(value: str, casts: str) -> str:
+    for kind in casts.strip(":").split("::"):
+        value = f"cast({value} as {kind})"
+    return value
+
+
+def _unknown(conn: Any, wanted: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"cannot join the transaction of a {type(conn).__module__}.{type(conn).__qualname__}", hint=f"pass {wanted}"
+    )

@@ -1,0 +1,59 @@
+"""The SQL calls of the SDK. Parameters are %s in order; arrays are passed as `Array`."""
+
+from __future__ import annotations
+
+# An autocommit statement that relaxes its own commit: a crash of the database then loses at most the last moments of a
+# consumer's progress, which means a redelivery. Never used inside a transaction that a user opened.
+_RELAXED = "select r.* from (select set_config('synchronous_commit', 'off', true)) s, "
+
+SEND_BATCH = (
+    "select headgate.send_batch(%s, %s::text[], %s::text[], %s::text[]::jsonb[], null, "
+    "%s::text[]::interval[], %s::text[])"
+)
+RECEIVE = _RELAXED + "headgate.receive(%s, %s, %s, %s, %s::text[], false) r"
+ACK = "select r.acked, r.stale from headgate.ack(%s, %s, %s::text[]) r"
+ACK_RELAXED = _RELAXED + "headgate.ack(%s, %s, %s::text[]) r"
+NACK = "select r.nacked, r.stale from headgate.nack(%s, %s, %s::text[], %s::text::interval, %s) r"
+NACK_RELAXED = _RELAXED + "headgate.nack(%s, %s, %s::text[], %s::text::interval, %s) r"
+EXTEND = _RELAXED + "headgate.extend(%s, %s, %s::text[], %s::text::interval) r"
+
+CREATE_STREAM = (
+    "select headgate.create_stream(%s, lanes => %s, dedup_window => %s::text::interval, max_message_bytes => %s, "
+    "segment_rows => %s, if_not_exists => %s)"
+)
+ALTER_STREAM = (
+    "select headgate.alter_stream(%s, dedup_window => %s::text::interval, max_message_bytes => %s, segment_rows => %s)"
+)
+DROP_STREAM = "select headgate.drop_stream(%s)"
+STREAM_SETTINGS = "select lanes, max_message_bytes from headgate.stream_settings(%s)"
+TICK = "select headgate.tick(%s)"
+
+CREATE_CONSUMER = (
+    'select headgate.create_consumer(%s, %s, filter => %s::text[], "order" => %s, ack_wait => %s::text::interval, '
+    "max_deliver => %s, max_ack_pending => %s, backoff => %s::text::jsonb, start => %s, if_not_exists => %s)"
+)
+ALTER_CONSUMER = (
+    "select headgate.alter_consumer(%s, %s, filter => %s::text[], ack_wait => %s::text::interval, max_deliver => %s, "
+    "max_ack_pending => %s, backoff => %s::text::jsonb, clear => %s::text[])"
+)
+CONSUMER_SETTINGS = "select \"order\", ack_wait, backoff from headgate.consumer_settings(%s, %s)"
+DROP_CONSUMER = "select headgate.drop_consumer(%s, %s)"
+PAUSE = "select headgate.pause(%s, %s)"
+RESUME = "select headgate.resume(%s, %s)"
+SEEK = "select headgate.seek(%s, %s, %s)"
+
+DEAD_LETTERS = "select * from headgate.dead_letters(%s, %s, %s, %s)"
+REDRIVE = "select headgate.redrive(%s, %s, %s::text[]::bigint[], %s::text[], %s)"
+PURGE_DEAD = "select headgate.purge_dead(%s, %s, %s::text[]::bigint[], %s::text[], %s)"
+RETRY_NOW = "select headgate.retry_now(%s, %s, %s::text[]::bigint[])"
+DISCARD = "select headgate.discard(%s, %s, %s::text[]::bigint[])"
+
+PEEK = "select * from headgate.peek(%s, %s, %s, %s, %s::text[], %s, %s)"
+MESSAGES = "select * from headgate.messages(%s, %s, %s, %s::text[], %s, %s)"
+MESSAGE_STATES = "select * from headgate.message_states(%s, %s)"
+STREAMS = "select * from headgate.streams where %s::text is null or name = %s order by name"
+CONSUMERS = (
+    "select * from headgate.consumers where (%s::text is null or stream = %s) and (%s::text is null or name = %s) "
+    "order by stream, name"
+)
+MAINTAIN = "select task, subject, done from headgate.maintain()"

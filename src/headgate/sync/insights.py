@@ -1,0 +1,88 @@
+# Generated from src/headgate/aio/insights.py by tools/generate_sync.py: do not edit, run `make sync`.
+"""Looking without touching. A number that is shown in two places comes from one query here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import statements
+from ..connections import Array, Row
+from ..encoding import decode
+from ..errors import ConsumerNotFound, StreamNotFound
+from ..types import ConsumerInfo, DeadLetter, MessageState, PeekedMessage, State, StoredMessage, StreamInfo
+
+if TYPE_CHECKING:
+    from .client import Headgate
+
+
+class Insights:
+    """What is in the streams, how far consumers are, what state messages are in."""
+
+    def __init__(self, hg: Headgate) -> None:
+        self._hg = hg
+
+    def streams(self) -> list[StreamInfo]:
+        """All streams."""
+        return [_stream(row) for row in self._hg.run(statements.STREAMS, (None, None))]
+
+    def stream(self, name: str) -> StreamInfo:
+        """One stream."""
+        for row in self._hg.run(statements.STREAMS, (name, name)):
+            return _stream(row)
+        raise StreamNotFound(f'stream "{name}" does not exist', hint="create it with hg.stream(name, create=True)")
+
+    def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
+        """All consumers, or those of a stream."""
+        if stream is not None:
+            self.stream(stream)
+        return [_consumer(row) for row in self._hg.run(statements.CONSUMERS, (stream, stream, None, None))]
+
+    def consumer(self, stream: str, name: str) -> ConsumerInfo:
+        """One consumer."""
+        for row in self._hg.run(statements.CONSUMERS, (stream, stream, name, name)):
+            return _consumer(row)
+        self.stream(stream)
+        raise ConsumerNotFound(
+            f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
+        )
+
+    def message(self, stream: str, seq: int) -> list[MessageState]:
+        """The state of one message for each consumer of its stream."""
+        return [MessageState(*row) for row in self._hg.run(statements.MESSAGE_STATES, (stream, seq))]
+
+    def messages(
+        self, stream: str, limit: int = 10, *, newest_first: bool = False, filter: str | list[str] | None = None,
+        before: int | None = None, after: int | None = None,
+    ) -> list[StoredMessage]:  # fmt: skip
+        """Messages of a stream, whoever has read them."""
+        wanted = None if filter is None else Array([filter] if isinstance(filter, str) else filter)
+        rows = self._hg.run(statements.MESSAGES, (stream, limit, newest_first, wanted, before, after))
+        return [StoredMessage(*_decoded(row)) for row in rows]
+
+    def peek(
+        self, stream: str, consumer: str, limit: int = 10, *, newest_first: bool = False, states: Sequence[State] | None = None,
+        before: int | None = None, after: int | None = None,
+    ) -> list[PeekedMessage]:  # fmt: skip
+        """Messages with their state for a consumer."""
+        params = (stream, consumer, limit, newest_first, None if states is None else Array(states), before, after)
+        return [PeekedMessage(*_decoded(row)) for row in self._hg.run(statements.PEEK, params)]
+
+    def dead_letters(self, stream: str, consumer: str, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
+        """A consumer's dead letters, oldest first."""
+        rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, limit, after))
+        return [DeadLetter(*_decoded(row)) for row in rows]
+
+
+def _decoded(row: Row) -> list[Any]:
+    """A row that begins seq, key, text, headers: with the text decoded."""
+    seq, key, text, headers, *rest = row
+    return [seq, key, decode(text, headers), headers, *rest]
+
+
+def _stream(row: Row) -> StreamInfo:
+    return StreamInfo(*row)
+
+
+def _consumer(row: Row) -> ConsumerInfo:
+    return ConsumerInfo(*row)

@@ -1,0 +1,55 @@
+# Generated from src/headgate/aio/message.py by tools/generate_sync.py: do not edit, run `make sync`.
+"""A message as a worker receives it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ..encoding import decode
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+
+
+class Message:
+    """A message that was received and is to be settled: acked, nacked, or left to its deadline."""
+
+    __slots__ = ("_consumer", "ack_id", "attempt", "channel", "created_at", "headers", "key", "seq", "text")
+
+    def __init__(self, consumer: Consumer, row: Any) -> None:
+        self._consumer = consumer
+        self.ack_id: str
+        self.seq: int
+        self.key: str | None
+        self.text: str
+        self.headers: dict[str, Any] | None
+        self.channel: str | None
+        self.attempt: int
+        self.created_at: datetime
+        (self.ack_id, self.seq, self.key, self.text, self.headers, self.channel, self.attempt, self.created_at) = row
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seq={self.seq}, key={self.key!r}, attempt={self.attempt})"
+
+    @property
+    def data(self) -> Any:
+        """What was sent: a dict or list, a str, or bytes. `text` is what is stored."""
+        return decode(self.text, self.headers)
+
+    @property
+    def delivery(self) -> str:
+        """The ack_id of the whole delivery that the message came with."""
+        return self.ack_id.rpartition(".")[0]
+
+    def ack(self, *, conn: Any = None) -> bool:
+        """Done with it. False when it was too late: the deadline had passed and it may be with another worker."""
+        return self._consumer.ack([self], conn=conn).settled == 1
+
+    def nack(self, *, delay: float | timedelta | None = None, error: str | None = None, conn: Any = None) -> bool:
+        """Not done: deliver it again after `delay` (default: the consumer's backoff). False when it was too late."""
+        return self._consumer.nack([self], delay=delay, error=error, conn=conn).settled == 1
+
+    def extend(self, by: float | timedelta) -> bool:
+        """Moves the deadline of the whole delivery to `by` seconds from now. False when it was too late."""
+        return self._consumer.extend([self], by).settled == 1

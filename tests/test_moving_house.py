@@ -1,0 +1,250 @@
+"""Dump and restore: transaction ids mean nothing in another cluster, yet every message comes, and comes once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from conftest import NewCluster, wait_until
+from engine import Received, ack, create, datas, drain, receive, scalar, send, send_many, take, tick
+from psycopg import Connection
+
+from headgate.cluster import Cluster
+
+ACK_WAIT = timedelta(milliseconds=500)
+
+
+def run(bin_dir: Path, program: str, *arguments: str, **options: str) -> str:
+    done = subprocess.run(
+        [bin_dir / program, *arguments], capture_output=True, text=True, timeout=120, **options, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def move(bin_dir: Path, source: str, cluster: Cluster, dump: Path, *options: str, database: str = "moved") -> str:
+    """Dump the database at `source` and restore it into `cluster`; returns the URL of the copy."""
+    with psycopg.connect(cluster.url(), autocommit=True) as db:
+        db.execute(f"create database {database}")
+        for role in ("owner", "producer", "consumer", "monitor"):  # what pg_dumpall --roles-only brings along
+            if not db.execute("select to_regrole(%s)", [f"headgate_{role}"]).fetchone()[0]:  # type: ignore[index]
+                db.execute(f"create role headgate_{role}")
+    run(bin_dir, "pg_dump", "-Fc", "-f", str(dump), source)
+    run(bin_dir, "pg_restore", "--exit-on-error", *options, "-d", cluster.url(database), str(dump))
+    return cluster.url(database)
+
+
+def burn_ids(cluster: Cluster, bin_dir: Path) -> None:
+    """Let the cluster's transaction ids be far above those of any other here."""
+    cluster.stop()
+    segment = 1024 * 1024  # ids per file of pg_xact
+    owner = (cluster.data_dir / "PG_VERSION").stat()
+    file = cluster.data_dir / "pg_xact" / "0005"
+    file.write_bytes(bytes(256 * 1024))
+    os.chown(file, owner.st_uid, owner.st_gid)
+    cluster._run("pg_resetwal", "-x", str(5 * segment + 10), "-D", str(cluster.data_dir))
+    cluster.start()
+
+
+class Furniture:
+    """A stream in every state that there is. `left` is what each consumer has still to get."""
+
+    def __init__(self, db: Connection, late: Connection) -> None:
+        create(db, "untouched", "half", "busy", "done", ack_wait=ACK_WAIT)
+        create(db, "ordered", order="key", ack_wait=ACK_WAIT)
+        for _ in range(300):  # the ids of messages and ticks are well above a fresh cluster's
+            db.execute("select pg_current_xact_id()")
+        send(late, "late")
+        send(late, "late too")
+        tick(db)
+        sent = self.send(db, 0, 200)
+        self.left = {name: set(sent) for name in ("untouched", "half", "busy", "ordered")}
+        self.settle(db, "half", receive(db, "half", 90))
+        self.settle(db, "busy", receive(db, "busy", 50))
+        tick(db)
+        sent = self.send(db, 200, 300)
+        send_many(db, ["filler"] * 10_000, ["filler"] * 10_000)
+        tick(db)
+        tick(db)
+        sent += ["late", "late too"]
+        sent += [m.data for m in self.delayed(db)]
+        receive(db, "half", 30)  # in flight
+        nacked = receive(db, "busy", 20)
+        db.execute("select headgate.nack('s', 'busy', %s, '1 second', 'later')", [[m.ack_id for m in nacked]])
+        for name in self.left:
+            self.left[name] |= set(sent)
+        first = receive(db, "ordered", 5)
+        db.execute("select headgate.nack('s', 'ordered', %s, '300 milliseconds')", [[first[0].ack_id]])
+        receive(db, "ordered", 50)  # blocks keys and parks what is behind
+        self.settle(db, "done", drain(db, "done"))
+        late.commit()  # after the last tick, before the dump
+        sent = self.send(db, 300, 320)
+        for name in self.left:
+            self.left[name] |= set(sent)
+        self.left["done"] = set(sent) | {"late", "late too", "delayed"}
+
+    def send(self, db: Connection, start: int, stop: int) -> list[str]:
+        numbers = range(start, stop)
+        send_many(db, [f"{number}" for number in numbers], [f"k{number % 10}" for number in numbers])
+        return [f"{number}" for number in numbers]
+
+    def delayed(self, db: Connection) -> list[Received]:
+        seq = send(db, "delayed", "k1", timedelta(seconds=1))
+        return [Received("", seq, "k1", "delayed", 0)]
+
+    def settle(self, db: Connection, consumer: str, messages: list[Received]) -> None:
+        if messages:
+            ack(db, messages, consumer)
+        if consumer in getattr(self, "left", {}):
+            self.left[consumer] -= set(datas(messages))
+
+    def add(self, datas: list[str]) -> None:
+        for name in self.left:
+            self.left[name] |= set(datas)
+
+    def check(self, db: Connection) -> None:
+        """Everything that is left comes, once."""
+        for name, left in self.left.items():
+            got: list[Received] = []
+            deadline = time.monotonic() + 15
+
+            def more(name: str = name, got: list[Received] = got, left: set[str] = left) -> bool:
+                got += drain(db, name, 200)
+                return {m.data for m in got} >= left
+
+            while not more():
+                missing = left - {m.data for m in got}
+                assert time.monotonic() < deadline, f"{name} misses {len(missing)}: {sorted(missing)[:20]}"
+            got += drain(db, name)
+            found = [m.data for m in got if m.data != "filler"]
+            assert len(found) == len(set(found)), f"{name} gets messages twice"
+            assert set(found) == left, f"{name} gets what it had finished"
+            if name == "ordered":
+                for key in {m.key for m in got}:
+                    numbers = [int(m.data) for m in got if m.key == key and m.data.isdigit()]
+                    assert numbers == sorted(numbers)
+            assert scalar(db, "select lag from headgate.consumers where name = %s", name) == 0
+
+
+@contextmanager
+def furnished(url: str) -> Iterator[tuple[Connection, Furniture]]:
+    with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as late:
+        yield db, Furniture(db, late)
+
+
+@pytest.fixture(scope="module")
+def fresh(new_cluster: NewCluster) -> Cluster:
+    """A cluster whose transaction ids are lower than those that are restored."""
+    return new_cluster()
+
+
+@pytest.fixture(scope="module")
+def older(new_cluster: NewCluster, bin_dir: Path) -> Cluster:
+    """A cluster whose transaction ids are higher."""
+    cluster = new_cluster()
+    burn_ids(cluster, bin_dir)
+    return cluster
+
+
+def drop(cluster: Cluster, database: str = "moved") -> None:
+    with psycopg.connect(cluster.url(), autocommit=True) as db:
+        db.execute(f"drop database if exists {database} with (force)")
+
+
+@pytest.fixture(params=["lower ids", "higher ids", "same cluster"])
+def target(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster]:
+    chosen: Cluster = {"lower ids": lambda: request.getfixturevalue("fresh"),
+                       "higher ids": lambda: request.getfixturevalue("older"),
+                       "same cluster": lambda: cluster}[request.param]()  # fmt: skip
+    yield chosen
+    drop(chosen)
+
+
+@pytest.mark.parametrize("options", [[], ["-1"], ["-j2"]], ids=["", "one transaction", "parallel"])
+def test_everything_comes_once(
+    database_url: str, target: Cluster, bin_dir: Path, tmp_path: Path, options: list[str]
+) -> None:
+    with furnished(database_url) as (_, furniture):
+        url = move(bin_dir, database_url, target, tmp_path / "dump", *options)
+    with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as open_one:
+        furniture.add(furniture.send(db, 1000, 1010))  # before the first receive
+        with open_one.transaction():  # in a subtransaction, open while others set the house up
+            open_one.execute("select 1")
+            with open_one.transaction():
+                send(open_one, "open")
+            furniture.settle(db, "half", receive(db, "half", 10))
+        furniture.add(["open", *furniture.send(db, 1010, 1020)])
+        furniture.check(db)
+        furniture.left = {name: set() for name in furniture.left}
+        furniture.add(furniture.send(db, 1020, 1030))
+        furniture.check(db)
+
+
+def test_seek_to_the_beginning(database_url: str, fresh: Cluster, bin_dir: Path, tmp_path: Path) -> None:
+    with furnished(database_url) as (old, _):
+        everything = {data for (data,) in old.execute('select data from headgate."log_s"')} - {"filler"}
+        url = move(bin_dir, database_url, fresh, tmp_path / "dump")
+    with psycopg.connect(url, autocommit=True) as db:
+        sent = [f"new {number}" for number in range(10)]
+        send_many(db, sent[:5])
+        db.execute("select headgate.seek('s', 'half', 'beginning')")
+        send_many(db, sent[5:])
+        db.execute("select headgate.create_consumer('s', 'new')")
+        db.execute("select headgate.create_consumer('s', 'end', start => 'end')")
+        send(db, "last")
+        for name in ("half", "new"):
+            got: list[str] = []
+            wait_until(lambda name=name, got=got: got.extend(datas(drain(db, name))) or "delayed" in got)  # type: ignore[func-returns-value,misc]
+            found = [data for data in got if data != "filler"]
+            assert sorted(found) == sorted(everything | set(sent) | {"last"})
+        assert datas(drain(db, "end")) == ["last"]
+    drop(fresh)
+
+
+def test_moving_again(database_url: str, fresh: Cluster, older: Cluster, bin_dir: Path, tmp_path: Path) -> None:
+    """To a cluster with higher ids, and on to one with lower ids, and back to the second."""
+    with furnished(database_url) as (_, furniture):
+        url = move(bin_dir, database_url, older, tmp_path / "1")
+    for number, cluster in enumerate([fresh, older], 2):
+        with psycopg.connect(url, autocommit=True) as db:
+            start = number * 1000
+            furniture.add(furniture.send(db, start, start + 20))
+            furniture.settle(db, "half", receive(db, "half", 7))
+            tick(db)
+            furniture.add(furniture.send(db, start + 20, start + 40))
+            furniture.settle(db, "busy", receive(db, "busy", 7))
+            receive(db, "untouched", 7)  # in flight
+            furniture.settle(db, "done", take(db, "done"))
+            furniture.add(furniture.send(db, start + 40, start + 60))
+        url = move(bin_dir, url, cluster, tmp_path / f"{number}", database=f"moved_{number}")
+    with psycopg.connect(url, autocommit=True) as db:
+        furniture.add(furniture.send(db, 9000, 9010))
+        furniture.check(db)
+    drop(older)
+    drop(fresh, "moved_2")
+    drop(older, "moved_3")
+
+
+def test_workers_that_come_at_once(database_url: str, fresh: Cluster, bin_dir: Path, tmp_path: Path) -> None:
+    """One of them sets the house up; the others neither fail nor read with ids of the old cluster."""
+    with psycopg.connect(database_url, autocommit=True) as db:
+        create(db, "c")
+        send_many(db, [f"{number}" for number in range(100)])
+        tick(db)
+    url = move(bin_dir, database_url, fresh, tmp_path / "dump")
+    with psycopg.connect(url) as mover, psycopg.connect(url, autocommit=True) as db:
+        receive(mover, n=10)  # holds the house until it commits
+        db.execute("set lock_timeout = '100ms'")
+        assert drain(db) is not None
+        mover.rollback()
+        send(db, "new")
+        assert len(drain(db)) <= 101
+        assert scalar(db, "select lag from headgate.consumers") == 0
+    drop(fresh)
