@@ -10,7 +10,8 @@ SEND_BATCH = (
     "select headgate.send_batch(%s, %s::text[], %s::text[], %s::text[]::jsonb[], null, "
     "%s::text[]::interval[], %s::text[])"
 )
-RECEIVE = _RELAXED + "headgate.receive(%s, %s, %s, %s, %s::text[], false) r"
+# The function generated for a stream, which headgate.receive would call: {} is the stream's id.
+RECEIVE = _RELAXED + "headgate.receive_{}(%s, %s, %s, %s::text[], false) r"
 ACK = "select r.acked, r.stale from headgate.ack(%s, %s, %s::text[]) r"
 ACK_RELAXED = _RELAXED + "headgate.ack(%s, %s, %s::text[]) r"
 NACK = "select r.nacked, r.stale from headgate.nack(%s, %s, %s::text[], %s::text::interval, %s) r"
@@ -36,7 +37,7 @@ ALTER_CONSUMER = (
     "select headgate.alter_consumer(%s, %s, filter => %s::text[], ack_wait => %s::text::interval, max_deliver => %s, "
     "max_ack_pending => %s, backoff => %s::text::jsonb, clear => %s::text[])"
 )
-CONSUMER_SETTINGS = "select \"order\", ack_wait, backoff from headgate.consumer_settings(%s, %s)"
+CONSUMER_SETTINGS = "select stream_id, \"order\", ack_wait, backoff from headgate.consumer_settings(%s, %s)"
 DROP_CONSUMER = "select headgate.drop_consumer(%s, %s)"
 PAUSE = "select headgate.pause(%s, %s)"
 RESUME = "select headgate.resume(%s, %s)"

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 from .. import statements
 from ..connections import Array
 from ..encoding import dump_json, interval
-from ..errors import InvalidArgument, StaleDelivery
+from ..errors import InvalidArgument, SchemaMissing, StaleDelivery
 from ..types import Backoff, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
 from .message import AsyncMessage
 
@@ -31,12 +31,13 @@ class AsyncConsumer:
     """A named reader of a stream with its own progress; any number of workers share it."""
 
     def __init__(
-        self, hg: AsyncHeadgate, stream: str, name: str, *, order: Order = "none",
+        self, hg: AsyncHeadgate, stream: str, name: str, *, stream_id: int, order: Order = "none",
         ack_wait: timedelta = timedelta(seconds=30), backoff: Any = None, worker: str | None = None,
     ) -> None:  # fmt: skip
         self.hg = hg
         self.stream = stream
         self.name = name
+        self._receive = statements.RECEIVE.format(int(stream_id))
         self.order: Order = order
         self.ack_wait = ack_wait
         self.backoff = backoff
@@ -56,8 +57,13 @@ class AsyncConsumer:
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
-            params = (self.stream, self.name, batch_size, worker or self.worker_name, done or None)
-            rows = await self.hg.run(statements.RECEIVE, params)
+            params = (self.name, batch_size, worker or self.worker_name, done or None)
+            try:
+                rows = await self.hg.run(self._receive, params)
+            except SchemaMissing:  # the stream was dropped, and perhaps made again
+                settings = await self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
+                self._receive = statements.RECEIVE.format(int(settings[0][0]))
+                rows = await self.hg.run(self._receive, params)
             left = deadline - monotonic()
             if rows or left <= 0:
                 return [AsyncMessage(self, row) for row in rows]

@@ -86,8 +86,8 @@ class AsyncStream:
             )  # fmt: skip
             await self.hg.run(statements.CREATE_CONSUMER, params)
         rows = await self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
-        kept, wait, delays = rows[0]
-        return AsyncConsumer(self.hg, self.name, name, order=kept, ack_wait=wait, backoff=delays)
+        stream_id, kept, wait, delays = rows[0]
+        return AsyncConsumer(self.hg, self.name, name, stream_id=stream_id, order=kept, ack_wait=wait, backoff=delays)
 
     async def consumers(self) -> list[str]:
         """The names of the stream's consumers."""

@@ -17,7 +17,7 @@ from psycopg import Connection
 from .. import statements
 from ..connections import Array
 from ..encoding import dump_json, interval
-from ..errors import InvalidArgument, StaleDelivery
+from ..errors import InvalidArgument, SchemaMissing, StaleDelivery
 from ..types import Backoff, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
 from .message import Message
 
@@ -32,12 +32,13 @@ class Consumer:
     """A named reader of a stream with its own progress; any number of workers share it."""
 
     def __init__(
-        self, hg: Headgate, stream: str, name: str, *, order: Order = "none",
+        self, hg: Headgate, stream: str, name: str, *, stream_id: int, order: Order = "none",
         ack_wait: timedelta = timedelta(seconds=30), backoff: Any = None, worker: str | None = None,
     ) -> None:  # fmt: skip
         self.hg = hg
         self.stream = stream
         self.name = name
+        self._receive = statements.RECEIVE.format(int(stream_id))
         self.order: Order = order
         self.ack_wait = ack_wait
         self.backoff = backoff
@@ -57,8 +58,13 @@ class Consumer:
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
-            params = (self.stream, self.name, batch_size, worker or self.worker_name, done or None)
-            rows = self.hg.run(statements.RECEIVE, params)
+            params = (self.name, batch_size, worker or self.worker_name, done or None)
+            try:
+                rows = self.hg.run(self._receive, params)
+            except SchemaMissing:  # the stream was dropped, and perhaps made again
+                settings = self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
+                self._receive = statements.RECEIVE.format(int(settings[0][0]))
+                rows = self.hg.run(self._receive, params)
             left = deadline - monotonic()
             if rows or left <= 0:
                 return [Message(self, row) for row in rows]

@@ -97,8 +97,8 @@ class Stream:
             )  # fmt: skip
             self.hg.run(statements.CREATE_CONSUMER, params)
         rows = self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
-        kept, wait, delays = rows[0]
-        return Consumer(self.hg, self.name, name, order=kept, ack_wait=wait, backoff=delays)
+        stream_id, kept, wait, delays = rows[0]
+        return Consumer(self.hg, self.name, name, stream_id=stream_id, order=kept, ack_wait=wait, backoff=delays)
 
     def consumers(self) -> list[str]:
         """The names of the stream's consumers."""

@@ -158,5 +158,8 @@ begin
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
             and p.proname in ('append_' || p_stream, 'receive_' || p_stream, 'sift_' || p_stream) loop
     execute format('revoke all on function %s from public', f);
+    if f::text like 'headgate.receive%' and to_regrole('headgate_consumer') is not null then
+      execute format('grant execute on function %s to headgate_consumer', f);
+    end if;
   end loop;
 end $$;

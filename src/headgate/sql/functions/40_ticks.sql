@@ -104,7 +104,8 @@ begin
     end loop;
     select coalesce(min(x::text::bigint)::text::xid8, pg_snapshot_xmax(t.snap)) into fresh_min
       from unnest(running) x where x <> all(coalesce(t.late_xids, '{}'));
-    t.lo := greatest(last.lo, headgate.lo_for(p_stream, fresh_min));
+    -- this tick may be the one to go by: when nothing older than it is open, what comes lies above its own hi0
+    t.lo := greatest(last.lo, case when fresh_min >= t.bound then t.hi0 else headgate.lo_for(p_stream, fresh_min) end);
     if t.late_xids is not null and (t.looked_at is null or t.looked_at < t.at - interval '1 second') then
       t.late_from := headgate.raise_late_from(p_stream, t.late_xids, t.late_from, t.hi0);
       t.looked_at := t.at;

@@ -154,34 +154,35 @@ end $$;
 -- target_seq(stream id, target) -> the first seq at 'beginning', a seq, or a time; HG011 when it is none of these.
 create or replace function headgate.target_seq(p_stream int, p_target text) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare at timestamptz; near bigint; seq bigint;
+declare moment timestamptz; near bigint; seq bigint;
 begin
   if p_target = 'beginning' then return 1; end if;
   begin
     if p_target ~ '^[0-9]+$' then return greatest(p_target::bigint, 1); end if;
-    at := p_target::timestamptz;
+    moment := p_target::timestamptz;
   exception when others then
-    at := null;
+    moment := null;
   end;
-  if at is null then
+  if moment is null then
     perform headgate.fail('HG011', format('"%s" is not a position in a stream', coalesce(p_target, 'null')),
       'say beginning, end, a seq, or a time such as 2026-01-31 12:00:00+00');
   end if;
   -- the newest tick before that time is near; from there at most the messages between two ticks are looked at
-  select coalesce(max(t.hi0), 0) into near from headgate.tick t where t.stream = p_stream and t.at <= target_seq.at and t.base = t.id;
+  select coalesce(max(t.hi0), 0) into near from headgate.tick t where t.stream = p_stream and t.at <= moment and t.base = t.id;
   execute format('select m.seq from headgate.message_%s m where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
-    into seq using near, at;
+    into seq using near, moment;
   return coalesce(seq, headgate.last_seq(p_stream) + 1);
 end $$;
 
 -- stream_settings(stream) -> what a client needs to know of a stream; HG001 when there is none.
-create or replace function headgate.stream_settings(stream text, out lanes int, out max_message_bytes int)
+create or replace function headgate.stream_settings(stream text, out id int, out lanes int, out max_message_bytes int)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select s.lanes, s.max_message_bytes from headgate.find_stream(stream) s
+  select s.id, s.lanes, s.max_message_bytes from headgate.find_stream(stream) s
 $$;
 
 -- consumer_settings(stream, consumer) -> what a worker needs to know of its consumer; HG001 / HG003 when there is none.
-create or replace function headgate.consumer_settings(stream text, consumer text, out "order" text, out ack_wait interval, out backoff jsonb)
+create or replace function headgate.consumer_settings(
+  stream text, consumer text, out stream_id int, out "order" text, out ack_wait interval, out backoff jsonb)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select case when c.ordered then 'key' else 'none' end, c.ack_wait, c.backoff from headgate.find_consumer(stream, consumer) c
+  select c.stream, case when c.ordered then 'key' else 'none' end, c.ack_wait, c.backoff from headgate.find_consumer(stream, consumer) c
 $$;

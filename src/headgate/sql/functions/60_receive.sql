@@ -35,7 +35,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; busy boolean; tries int := 0; tried int[] := '{}';
-  c headgate.consumer; newest headgate.tick; l headgate.cursor; to_tick bigint; rested boolean;
+  c headgate.consumer; newest headgate.tick; l headgate.cursor; tick_id bigint; tick_at timestamptz; tick_hi bigint; to_tick bigint; rested boolean;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
   if not found then perform headgate.find_consumer(s.name, p_consumer) from headgate.stream s where s.id = {stream}; end if;
@@ -46,11 +46,13 @@ begin
   if c.max_ack_pending is not null and open is null then open := headgate.is_open(); end if;
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
-  select t.* into newest from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
-  busy := exists (select from headgate.cursor k where k.consumer = c.id and k.pos < k.to_hi);
-  if newest.at < t0 - interval '1 millisecond' and (not busy or (
-       newest.at < t0 - interval '20 milliseconds' and pg_sequence_last_value('headgate.seq_{stream}') > newest.hi)) then
+  select t.id, t.at, t.hi, exists (select from headgate.cursor k where k.consumer = c.id and k.pos < k.to_hi)
+    into tick_id, tick_at, tick_hi, busy
+    from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
+  if tick_at < t0 - interval '1 millisecond' and (not busy or (
+       tick_at < t0 - interval '20 milliseconds' and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi)) then
     newest := headgate.make_tick({stream}, coalesce(open, headgate.is_open()));
+    tick_id := newest.id;
   end if;
   if cardinality(acks) > 0 then
     if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,9}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
@@ -77,7 +79,7 @@ begin
       select k.* into l from headgate.cursor k
        where k.consumer = c.id and k.lane <> all(tried) and (
              k.pos < k.to_hi or k.late is not null or k.sweep_at <= t0
-          or (k.to_tick <> newest.id and exists (select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))
+          or (k.to_tick <> tick_id and exists (select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))
           or k.to_base < (select max(t.id) from headgate.tick t where t.stream = {stream} and t.late is not null)
           or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane and p.visible_at <= t0)
           or (c.ordered and exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
@@ -87,7 +89,7 @@ begin
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
       exit when want < n or tries >= 8 or not exists (
         select from headgate.cursor k where k.consumer = c.id and k.lane <> all(tried) and (
-           k.pos < k.to_hi or (k.to_tick <> newest.id and exists (
+           k.pos < k.to_hi or (k.to_tick <> tick_id and exists (
              select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))));
       tries := tries + 1;
       perform pg_sleep(0.0005 * tries);
@@ -118,7 +120,10 @@ begin
     end if;
     if l.pos >= l.to_hi and l.late is null then  -- the span is done: begin the next one
       to_tick := l.to_tick;
-      if l.to_tick <> newest.id then l := headgate.next_span(l, newest); end if;
+      if l.to_tick <> tick_id then
+        if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
+        l := headgate.next_span(l, newest);
+      end if;
       rested := true;
       if l.to_tick <> to_tick then
         update headgate.cursor k set from_tick = l.from_tick, from_snap = l.from_snap, from_lo = l.from_lo, to_tick = l.to_tick,
@@ -184,9 +189,11 @@ begin
     -- in this order: a message that is nacked at this moment is seen in flight, or parked, or both, but never as neither
     flying := array(select distinct k from headgate.delivery d, unnest(d.keys) k where d.consumer = c.id and d.lane = l.lane and k is not null);
     any_parked := exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane);
-    -- keys in flight park the messages behind them, within bounds; past these the lane waits for an ack
-    crowded := any_parked and flying <> '{}' and exists (
-      select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at = 'infinity' offset 1000 limit 1);
+    -- keys in flight park the messages behind them, within bounds; past these the lane waits for an ack (a count of all that
+    -- sleep comes first, because it is cheap: those behind a failed message must not hold other keys)
+    crowded := any_parked and flying <> '{}'
+      and exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at = 'infinity' offset 1000 limit 1)
+      and exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.key = any(flying) offset 1000 limit 1);
   end if;
   return query
   with raw as materialized (

@@ -3,8 +3,15 @@
 -- unread(cursor, seq, xid) -> whether the cursor has still to come to a message of its lane.
 create or replace function headgate.unread(k headgate.cursor, p_seq bigint, p_xid xid8) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select p_seq > k.to_hi or ((p_seq > k.from_lo or p_seq <@ k.late) and not pg_visible_in_snapshot(p_xid, k.from_snap)
-           and (p_seq > k.pos or not pg_visible_in_snapshot(p_xid, k.to_snap)))
+  select p_seq > k.to_hi or (not pg_visible_in_snapshot(p_xid, k.from_snap) and (
+           not pg_visible_in_snapshot(p_xid, k.to_snap) or (p_seq > k.pos and (p_seq > k.from_lo or k.late is not null))))
+$$;
+
+-- read_up_to(stream id, cursor) -> what the cursor has still to come to lies above, as far as ticks tell.
+create or replace function headgate.read_up_to(p_stream int, k headgate.cursor) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select least(k.pos, k.to_lo, lower(k.late) - 1, (
+    select min(lower(t.late)) - 1 from headgate.tick t where t.stream = p_stream and t.id > k.to_base and t.late is not null))
 $$;
 
 -- message_states(stream, seq) -> of one message, its state for each consumer: available, delivered, parked, done, or
@@ -68,24 +75,33 @@ begin
     using before, after, pattern, max;
 end $$;
 
--- unread_count(consumer, n) -> how many messages the consumer has still to come to: counted when there are at most n, and
--- otherwise an estimate from the sequence numbers (exact = false), so that a large backlog is never scanned.
+-- unread_count(consumer, n) -> how many messages the consumer has still to come to: counted when there are at most n (before
+-- its filter), and otherwise an estimate (exact = false), so that a large backlog is never scanned: of each lane, as many as
+-- would come if they went on as densely as the first n / lanes.
 create or replace function headgate.unread_count(c headgate.consumer, n int default 10000, out count bigint, out exact boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare looked bigint; sample int;
 begin
   execute format($q$
-    select count(*) from (
-      select from headgate.cursor k cross join lateral (
-        select m.key from headgate.message_%s m
-         where (m.lane, m.seq) > (k.lane, coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0)) and (m.lane, m.seq) < (k.lane + 1, 0)
-           and headgate.unread(k, m.seq, m.xid)
+    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
+      select m.key from headgate.cursor k cross join lateral (
+        select m.key from headgate.message_%1$s m
+         where (m.lane, m.seq) > (k.lane, headgate.read_up_to(%1$s, k)) and (m.lane, m.seq) < (k.lane + 1, 0) and headgate.unread(k, m.seq, m.xid)
          order by m.lane, m.seq limit $2 + 1) m
-       where k.consumer = ($1).id and (($1).pattern is null or m.key ~ ($1).pattern) limit $2 + 1) x $q$, c.stream)
-    into count using c, n;
-  exact := count <= n;
-  if not exact then
-    select greatest(count, (sum(headgate.last_seq(c.stream) - k.pos) / count(*))::bigint) into count from headgate.cursor k where k.consumer = c.id;
-  end if;
+       where k.consumer = ($1).id limit $2 + 1) x $q$, c.stream)
+    into looked, count using c, n;
+  exact := looked <= n;
+  if exact then return; end if;
+  select greatest(n / s.lanes, 100) into sample from headgate.stream s where s.id = c.stream;
+  execute format($q$
+    select sum(case when x.looked < $2 then x.passed else x.passed * (headgate.last_seq(%1$s) - u.start)::float8 / (x.last - u.start) end)::bigint
+      from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) u (start) cross join lateral (
+        select count(*) as looked, count(*) filter (where ($1).pattern is null or m.key ~ ($1).pattern) as passed, max(m.seq) as last from (
+          select m.key, m.seq from headgate.message_%1$s m
+           where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and headgate.unread(k, m.seq, m.xid)
+           order by m.lane, m.seq limit $2) m) x
+     where k.consumer = ($1).id $q$, c.stream)
+    into count using c, sample;
 end $$;
 
 -- floor_of(consumer) -> everything at or below is done for it.
@@ -93,14 +109,13 @@ create or replace function headgate.floor_of(c headgate.consumer) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
 begin
-  -- a lane without messages behind its cursor does not hold the floor
+  -- a lane without messages behind its cursor does not hold the floor; what late transactions may have written does
   execute format($q$
-    select min(case when k.pos >= k.to_hi and k.late is null
-                     and not exists (select from headgate.message_%s m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and headgate.unread(k, m.seq, m.xid))
-                    then greatest(k.to_lo, $2)
-                    else least(k.from_lo, k.pos, lower(k.late) - 1) end)
-      from headgate.cursor k where k.consumer = $1 $q$, c.stream) into r using c.id, newest.lo;
-  return least(r, (select min(s) - 1 from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id),
+    select min(case when not exists (select from headgate.message_%1$s m where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
+                                                                        and headgate.unread(k, m.seq, m.xid))
+                    then greatest(u.start, $2) else u.start end)
+      from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) u (start) where k.consumer = $1 $q$, c.stream) into r using c.id, newest.lo;
+  return least(r, (select min(f) from unnest(newest.late_from) f), (select min(s) - 1 from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id),
                   (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
 
@@ -147,7 +162,7 @@ begin
     select min(x.created_at) from (
       select m.created_at from headgate.cursor k cross join lateral (
         select m.created_at from headgate.message_%1$s m
-         where (m.lane, m.seq) > (k.lane, coalesce(least(k.pos, k.to_lo, lower(k.late) - 1), 0)) and (m.lane, m.seq) < (k.lane + 1, 0)
+         where (m.lane, m.seq) > (k.lane, headgate.read_up_to(($1).stream, k)) and (m.lane, m.seq) < (k.lane + 1, 0)
            and headgate.unread(k, m.seq, m.xid)
            and (($1).pattern is null or m.key ~ ($1).pattern) order by m.lane, m.seq limit 1) m where k.consumer = ($1).id
       union all

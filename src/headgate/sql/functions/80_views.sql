@@ -13,10 +13,10 @@ select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else '
        u.count + d.in_flight + p.parked as lag, d.oldest_delivery, headgate.oldest_unacked(c) as oldest_unacked, headgate.floor_of(c) as floor, k.delivered, k.rate, c.created_at
   from headgate.consumer c join headgate.stream s on s.id = c.stream
  cross join lateral headgate.unread_count(c) u
- cross join lateral (select coalesce(sum(cardinality(d.seqs)), 0) as in_flight, min(d.delivered_at) as oldest_delivery
+ cross join lateral (select coalesce(sum(cardinality(d.seqs)), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
                        from headgate.delivery d where d.consumer = c.id) d
  cross join lateral (select count(*) as parked, headgate.dead_count(c) as dead from headgate.parked p where p.consumer = c.id) p
- cross join lateral (select sum(k.delivered) as delivered,
+ cross join lateral (select sum(k.delivered)::bigint as delivered,
                             sum((k.delivered - k.mark_delivered) / greatest(extract(epoch from clock_timestamp() - k.mark_at), 1))::float8 as rate
                        from headgate.cursor k where k.consumer = c.id) k;
 

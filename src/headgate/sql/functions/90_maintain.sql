@@ -31,4 +31,38 @@ begin
     n := headgate.sweep(c, clock_timestamp());
     if n > 0 then return query select 'sweep', c.name, n; end if;
   end loop;
+  if not open then
+    return query select 'rewrite', r.name, r.pages from headgate.rewrite_small() r;
+  end if;
+end $$;
+
+-- rewrite_small() -> name and former size in pages of the small hot tables that were rewritten. While somebody holds an old
+-- snapshot, vacuum can remove nothing that was updated since, and these tables would grow without end and slow everybody
+-- down. The live rows are put into an emptied table instead, which takes milliseconds and depends on no snapshot.
+-- Gives up at once when it does not get the lock. Locks the table ACCESS EXCLUSIVE; run it outside longer transactions.
+create or replace function headgate.rewrite_small() returns table (name text, pages bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare t text; rows text; live bigint; was text := current_setting('lock_timeout');
+begin
+  foreach t in array array['cursor', 'delivery', 'wake', 'parked'] loop
+    pages := pg_relation_size(('headgate.' || t)::regclass) / 8192;
+    continue when pages < 64;
+    begin
+      perform set_config('lock_timeout', '20ms', true);
+      execute format('lock table headgate.%I in access exclusive mode', t);
+      execute format('select count(*) from headgate.%I', t) into live;
+      -- TRUNCATE shows an empty table to older snapshots: harmless to a forgotten session, not to a dump that has begun
+      if live <= 20000 and pages > 64 + live / 4
+         and not exists (select from pg_stat_activity a where a.datname = current_database() and a.application_name = 'pg_dump') then
+        execute format('select array_agg(x)::text from headgate.%I x', t) into rows;
+        execute format('truncate headgate.%I', t);
+        execute format('insert into headgate.%1$I select (u).* from unnest($1::headgate.%1$I[]) u', t) using rows;
+        name := t;
+        return next;
+      end if;
+    exception when lock_not_available then
+      null;  -- the next call will do it
+    end;
+    perform set_config('lock_timeout', was, true);
+  end loop;
 end $$;

@@ -1,0 +1,278 @@
+"""Worker processes, and what they do between "go" and the end of a round.
+
+A crew is started once and given tasks over pipes: each worker connects, warms up, says that it is ready, and begins when all
+are. A worker that fails sends its traceback, one that dies closes its pipe, one that hangs runs into a time limit; each of
+these ends the run with an error, and closing the crew ends every process of it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal, Self
+
+import headgate
+
+from .plan import RATE
+from .sides import Place, Side, messages, open_side
+
+Action = Literal["publish", "consume", "send", "drain", "pace", "follow"]
+
+_WARM_UPS = 8  # calls; psycopg and plpgsql have prepared and planned everything after that
+_EMPTY = 5  # receives in a row that found nothing: the backlog is gone
+_GRACE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One worker's part of a round."""
+
+    place: Place
+    action: Action
+    batch: int
+    seconds: float = 0
+    count: int = 0
+
+
+@dataclass
+class Tally:
+    """What one worker did."""
+
+    count: int
+    seconds: float
+    dry: bool = False  # the backlog ran out before the time
+    times: dict[int, float] = field(default_factory=dict)  # of each message, on the machine's monotonic clock
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds if self.seconds > 0 else 0.0
+
+
+class Crew:
+    """Worker processes. Started with the first task that needs them; a context manager."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[tuple[BaseProcess, Connection]] = []
+
+    def run(self, tasks: Sequence[Task]) -> list[Tally]:
+        """Does the tasks at the same time, each in a process of its own."""
+        self._start(len(tasks))
+        workers = self._workers[: len(tasks)]
+        for (_, pipe), task in zip(workers, tasks, strict=True):
+            _send(pipe, task)
+        self._answers(workers, _GRACE_SECONDS)
+        for _, pipe in workers:
+            _send(pipe, "go")
+        return self._answers(workers, max(task.seconds for task in tasks) + _GRACE_SECONDS)
+
+    def release(self) -> None:
+        """Has the workers close their connections, so that queues can be dropped."""
+        for _, pipe in self._workers:
+            _send(pipe, "release")
+        self._answers(self._workers, _GRACE_SECONDS)
+
+    def close(self) -> None:
+        """Ends all processes."""
+        for _, pipe in self._workers:
+            pipe.close()
+        for process, _ in self._workers:
+            process.join(2)
+            if process.is_alive():
+                process.terminate()
+                process.join(2)
+            if process.is_alive():
+                process.kill()
+                process.join(2)
+        self._workers = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, n: int) -> None:
+        while len(self._workers) < n:
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(target=_work, args=(theirs,), daemon=True, name="headgate-bench")
+            process.start()
+            theirs.close()  # so that the end of the process is the end of the pipe
+            self._workers.append((process, ours))
+
+    def _answers(self, workers: Sequence[tuple[BaseProcess, Connection]], seconds: float) -> list[Any]:
+        deadline = time.monotonic() + seconds
+        answers: dict[int, Any] = {}
+        waiting = {pipe: i for i, (_, pipe) in enumerate(workers)}
+        while waiting:
+            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise headgate.Error(
+                    f"a worker process of the benchmark did not answer within {seconds:.0f} s",
+                    hint="is the machine or the server overloaded? look at pg_stat_activity while it runs",
+                )
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                i = waiting.pop(pipe)
+                try:
+                    answer = pipe.recv()
+                except (EOFError, OSError):
+                    process = workers[i][0]
+                    process.join(2)
+                    raise headgate.Error(f"a worker process died with exit code {process.exitcode}") from None
+                if isinstance(answer, _Failure):
+                    raise headgate.Error(f"a worker process failed:\n{answer.trace}")
+                answers[i] = answer
+        return [answers[i] for i in range(len(workers))]
+
+
+@dataclass
+class _Failure:
+    trace: str
+
+
+def _send(pipe: Connection, what: object) -> None:
+    try:
+        pipe.send(what)
+    except OSError:
+        raise headgate.Error("a worker process of the benchmark died") from None
+
+
+def _work(pipe: Connection) -> None:
+    """The life of a worker process: it ends when the other end of its pipe does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    sides: dict[Place, Side] = {}
+    warm: set[tuple[Place, Action, int]] = set()
+    try:
+        while True:
+            task = pipe.recv()
+            try:
+                if isinstance(task, Task):
+                    if task.place not in sides:
+                        sides[task.place] = open_side(task.place)
+                    side = sides[task.place]
+                    if (kind := (task.place, task.action, task.batch)) not in warm:
+                        _warm_up(side, task)
+                        warm.add(kind)
+                    pipe.send("ready")
+                    pipe.recv()
+                    pipe.send(_ACTIONS[task.action](side, task))
+                else:
+                    for side in sides.values():
+                        side.close()
+                    sides.clear()
+                    warm.clear()
+                    pipe.send("released")
+            except (EOFError, OSError):
+                raise
+            except BaseException:
+                pipe.send(_Failure(traceback.format_exc()))
+    except (EOFError, OSError):
+        pass
+
+
+def _warm_up(side: Side, task: Task) -> None:
+    for _ in range(_WARM_UPS):
+        if task.action == "publish":
+            side.publish(messages(task.batch))
+        elif task.action == "consume":
+            side.receive(task.batch)
+    side.settle()
+
+
+def _publish(side: Side, task: Task) -> Tally:
+    """Publishes for some seconds."""
+    batch = messages(task.batch)
+    count, start = 0, time.monotonic()
+    while (now := time.monotonic()) < start + task.seconds:
+        side.publish(batch)
+        count += task.batch
+    return Tally(count, now - start)
+
+
+def _consume(side: Side, task: Task) -> Tally:
+    """Consumes a backlog for some seconds, or as long as it lasts."""
+    count, empty = 0, 0
+    start = last = now = time.monotonic()
+    while now < start + task.seconds and empty < _EMPTY:
+        got = len(side.receive(task.batch))
+        now = time.monotonic()
+        if got:
+            count, empty, last = count + got, 0, now
+        else:
+            empty += 1
+            time.sleep(0.001)
+    if empty < _EMPTY:
+        side.settle()
+        last = time.monotonic()
+    else:
+        side.settle()
+    return Tally(count, last - start, dry=empty >= _EMPTY)
+
+
+def _send_count(side: Side, task: Task) -> Tally:
+    """Publishes a number of messages."""
+    start = time.monotonic()
+    for sent in range(0, task.count, task.batch):
+        side.publish(messages(min(task.batch, task.count - sent)))
+    return Tally(task.count, time.monotonic() - start)
+
+
+def _drain(side: Side, task: Task) -> Tally:
+    """Consumes a number of messages."""
+    count, start = 0, time.monotonic()
+    while count < task.count:
+        got = len(side.receive(task.batch, wait=1))
+        count += got
+        if not got and time.monotonic() > start + _GRACE_SECONDS / 2:
+            raise headgate.Error(f"only {count} of {task.count} messages arrived")
+    side.settle()
+    return Tally(count, time.monotonic() - start)
+
+
+def _pace(side: Side, task: Task) -> Tally:
+    """Publishes at a fixed rate and notes when each message's commit was confirmed. Late by a little: a larger batch."""
+    times: dict[int, float] = {}
+    start, sent = time.monotonic(), 0
+    while (now := time.monotonic()) < start + task.seconds:
+        due = int((now - start) * RATE) - sent
+        if due <= 0:
+            time.sleep((sent + 1) / RATE - (now - start))
+            continue
+        ids = side.publish(messages(due))
+        committed = time.monotonic()
+        times.update(dict.fromkeys(ids, committed))
+        sent += due
+    return Tally(sent, time.monotonic() - start, times=times)
+
+
+def _follow(side: Side, task: Task) -> Tally:
+    """Consumes what comes and notes when each message reached its worker; goes on until nothing comes any more."""
+    times: dict[int, float] = {}
+    start = time.monotonic()
+    while True:
+        ids = side.receive(task.batch, wait=0.5)
+        received = time.monotonic()
+        times.update(dict.fromkeys(ids, received))
+        if not ids and received > start + task.seconds:
+            break
+        if received > start + task.seconds + _GRACE_SECONDS / 2:
+            raise headgate.Error("the consumer could not keep up with the publisher")
+    side.settle()
+    return Tally(len(times), time.monotonic() - start, times=times)
+
+
+_ACTIONS: dict[Action, Callable[[Side, Task], Tally]] = {
+    "publish": _publish,
+    "consume": _consume,
+    "send": _send_count,
+    "drain": _drain,
+    "pace": _pace,
+    "follow": _follow,
+}

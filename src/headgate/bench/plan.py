@@ -1,0 +1,41 @@
+"""How long and how much a run measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+MESSAGE_BYTES = 200
+LANES = 16
+BATCHES = (1, 10, 100, 1000)
+CONNECTIONS = (1, 4)
+WORKERS = (1, 2, 4)
+FANOUT = 3
+RATE = 1000  # messages a second of the latency benchmark
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of a run."""
+
+    rounds: int = 3
+    seconds: float = 2.0  # of a round
+    fanout_messages: int = 60_000
+    latency_seconds: float = 8.0
+    deep_messages: int = 5_000_000
+    fill_seconds: float = 180.0  # what is not filled by then is left out
+    pin_seconds: float = 60.0
+    pgmq_endures: bool = True  # pgmq too gets a deep backlog and a pinned snapshot
+
+    def scaled(self, factor: float) -> Plan:
+        """A smaller run, for tests."""
+        if factor == 1:
+            return self
+        return replace(
+            self, rounds=1, seconds=max(0.02, self.seconds * factor), fanout_messages=int(self.fanout_messages * factor),
+            latency_seconds=max(0.2, self.latency_seconds * factor), deep_messages=int(self.deep_messages * factor),
+            pin_seconds=self.pin_seconds * factor,
+        )  # fmt: skip
+
+
+FULL = Plan()
+QUICK = Plan(seconds=0.4, fanout_messages=20_000, latency_seconds=3, fill_seconds=60, pgmq_endures=False)

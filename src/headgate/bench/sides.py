@@ -1,0 +1,214 @@
+"""What is compared, each the way its users run it.
+
+Every side is given the same dicts to publish and gives its worker the same dicts to work on; all go through psycopg 3 with
+prepared statements and commit each batch. pgmq is measured twice, called as plain SQL and through its own Python client.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Protocol
+
+import psycopg
+from psycopg.types.json import Jsonb
+from psycopg_pool import ConnectionPool
+
+import headgate
+
+from .plan import LANES, MESSAGE_BYTES
+
+Kind = Literal["headgate", "pgmq_sql", "pgmq_client", "copy"]
+Batch = list[dict[str, Any]]
+
+VISIBILITY_SECONDS = 30  # pgmq's vt; Headgate's ack_wait has the same default
+SHORTEST_POLL, LONGEST_POLL = 0.001, 0.1  # how the SDK waits; pgmq's workers wait the same way
+
+
+@dataclass(frozen=True)
+class Place:
+    """A queue of one side: what a worker process needs to work on it."""
+
+    kind: Kind
+    url: str
+    queue: str
+    consumer: str = "workers"
+    topic: str | None = None  # pgmq: publish to every queue bound to it
+
+
+class Side(Protocol):
+    """What a worker process does with a queue."""
+
+    def publish(self, batch: Batch) -> list[int]:
+        """Sends and commits; returns the messages' ids."""
+
+    def receive(self, n: int, wait: float = 0) -> list[int]:
+        """Takes up to n messages and reads their data; what was taken before is done. Returns their ids."""
+
+    def settle(self) -> None:
+        """What was taken last is done, too."""
+
+    def close(self) -> None: ...
+
+
+def open_side(place: Place) -> Side:
+    """Connects."""
+    if place.kind == "headgate":
+        return HeadgateSide(place)
+    if place.kind == "pgmq_sql":
+        return PgmqSql(place)
+    if place.kind == "pgmq_client":
+        return PgmqClient(place)
+    return CopySide(place)
+
+
+@cache
+def messages(n: int) -> Batch:
+    """A batch of dicts that are MESSAGE_BYTES long as compact JSON."""
+    made = []
+    for i in range(n):
+        message = {"id": 10_000_000 + i, "event": "order.created", "customer": f"cus_{i % 1000:06d}", "cents": 1299, "note": ""}
+        message["note"] = "x" * (MESSAGE_BYTES - len(compact(message)))
+        made.append(message)
+    return made
+
+
+def compact(message: dict[str, Any]) -> str:
+    return json.dumps(message, separators=(",", ":"))
+
+
+class HeadgateSide:
+    """The SDK: `send_batch`, and `receive` with the acks of the batch before."""
+
+    def __init__(self, place: Place) -> None:
+        self._hg = headgate.connect(place.url)
+        self._stream = self._hg.stream(place.queue)
+        self._consumer = self._stream.consumer(place.consumer)
+        self._done: list[headgate.Message | str] = []
+
+    def publish(self, batch: Batch) -> list[int]:
+        return self._stream.send_batch(batch)
+
+    def receive(self, n: int, wait: float = 0) -> list[int]:
+        received = self._consumer.receive(n, wait=wait, acks=self._done)
+        self._done = list(dict.fromkeys(m.delivery for m in received))
+        for m in received:
+            _work_on(m.data)
+        return [m.seq for m in received]
+
+    def settle(self) -> None:
+        if self._done:
+            self._consumer.ack(self._done)
+            self._done = []
+
+    def close(self) -> None:
+        self._hg.close()
+
+
+class PgmqSql:
+    """pgmq's functions called directly: one round trip each, no transaction around them."""
+
+    _READ = "select * from pgmq.read(%s, %s, %s)"
+    _DELETE = "select * from pgmq.delete(%s, %s::bigint[])"
+
+    def __init__(self, place: Place) -> None:
+        self._conn = psycopg.connect(place.url, autocommit=True)
+        self._queue = place.queue
+        self._target = place.topic or place.queue
+        function = "send_batch_topic" if place.topic else "send_batch"
+        self._send = f"select * from pgmq.{function}(%s, %s::jsonb[])"
+        self._id = 1 if place.topic else 0
+
+    def publish(self, batch: Batch) -> list[int]:
+        rows = self._conn.execute(self._send.encode(), (self._target, [Jsonb(m) for m in batch]), prepare=True).fetchall()
+        return [row[self._id] for row in rows]
+
+    def receive(self, n: int, wait: float = 0) -> list[int]:
+        deadline, pause = time.monotonic() + wait, SHORTEST_POLL
+        while True:
+            rows = self._conn.execute(self._READ, (self._queue, VISIBILITY_SECONDS, n), prepare=True).fetchall()
+            if rows:
+                break
+            if (left := deadline - time.monotonic()) <= 0:
+                return []
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, LONGEST_POLL)
+        for row in rows:
+            _work_on(row[5])
+        ids = [row[0] for row in rows]
+        self._conn.execute(self._DELETE, (self._queue, ids), prepare=True).fetchall()
+        return ids
+
+    def settle(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+class PgmqClient:
+    """pgmq's Python client as it comes, with the connection pool that it would make for itself."""
+
+    def __init__(self, place: Place) -> None:
+        from pgmq import PGMQueue
+
+        self._pool = ConnectionPool(place.url, min_size=1, max_size=10, open=True)
+        self._client: Any = PGMQueue(pool=self._pool, init_extension=False)
+        self._queue = place.queue
+        self._topic = place.topic
+
+    def publish(self, batch: Batch) -> list[int]:
+        if self._topic:
+            return [sent.msg_id for sent in self._client.send_batch_topic(self._topic, batch)]
+        return list(self._client.send_batch(self._queue, batch))
+
+    def receive(self, n: int, wait: float = 0) -> list[int]:
+        deadline, pause = time.monotonic() + wait, SHORTEST_POLL
+        while not (received := self._client.read_batch(self._queue, vt=VISIBILITY_SECONDS, batch_size=n)):
+            if (left := deadline - time.monotonic()) <= 0:
+                return []
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, LONGEST_POLL)
+        for m in received:
+            _work_on(m.message)
+        ids = [m.msg_id for m in received]
+        self._client.delete_batch(self._queue, ids)
+        return ids
+
+    def settle(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class CopySide:
+    """A raw COPY of the batch, as one block, into a table like a stream's: the most that the server takes."""
+
+    _COPY = "copy bench.message (lane, data) from stdin"
+
+    def __init__(self, place: Place) -> None:
+        self._conn = psycopg.connect(place.url)
+
+    def publish(self, batch: Batch) -> list[int]:
+        lines = [f"{i % LANES}\t{compact(m)}" for i, m in enumerate(batch)]
+        with self._conn.cursor() as cursor, cursor.copy(self._COPY) as copy:
+            copy.write("\n".join(lines).replace("\\", "\\\\"))
+        self._conn.commit()
+        return []
+
+    def receive(self, n: int, wait: float = 0) -> list[int]:
+        raise NotImplementedError("a COPY has no consumers")
+
+    def settle(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+def _work_on(data: dict[str, Any]) -> None:
+    """Stands for a worker's handler: it needs the data, decoded."""
+    data["id"]

@@ -1,0 +1,394 @@
+"""Random histories, compared with a small model of what a consumer may get.
+
+The model knows nothing about lanes, ticks, spans or wake-ups. It says of each message whether it is waiting, in flight, dead
+or done, and from that what a receive may answer and how much it has to. The engine's clock is moved by `pass_time`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import psycopg
+import pytest
+from calls import Db, Received, ack, call, column, extend, facts, nack, pass_time, receive, send_batch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+ACK_WAIT = 30  # minutes, as all times here
+FAR = 120
+KEYS = ["a.1", "a.2", "b.1", None]
+stream_numbers = itertools.count(1)
+
+
+@dataclass
+class Waiting:
+    attempt: int  # deliveries so far
+    due: float
+
+
+@dataclass
+class Delivery:
+    deadline: float
+    attempts: dict[int, int]  # of each message in flight, by seq
+
+
+@dataclass
+class Consumer:
+    """The model of a consumer. `keys` and `now` are shared with the machine."""
+
+    name: str
+    ordered: bool
+    filter: list[str] | None
+    max_deliver: int | None
+    max_ack_pending: int | None
+    keys: dict[int, str | None]
+    paused: bool = False
+    now: float = 0
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+    flying: dict[str, Delivery] = field(default_factory=dict)
+    dead: set[int] = field(default_factory=set)
+    handed: list[str] = field(default_factory=list)  # every ack_id ever given
+
+    def passes(self, seq: int) -> bool:
+        return self.filter is None or (self.keys[seq] or "").startswith("a.")
+
+    def held(self, seq: int) -> str | None:
+        return self.keys[seq] if self.ordered else None
+
+    def in_flight(self) -> dict[int, int]:
+        return {seq: attempt for d in self.flying.values() for seq, attempt in d.attempts.items()}
+
+    def fail(self, seq: int, attempt: int, due: float) -> None:
+        if self.max_deliver and attempt >= self.max_deliver:
+            self.dead.add(seq)
+        else:
+            self.waiting[seq] = Waiting(attempt, due)
+
+    def take_apart(self, delivery: str) -> set[int]:
+        gone = self.flying.pop(delivery).attempts
+        for seq, attempt in gone.items():
+            self.fail(seq, attempt, self.now)
+        return set(gone)
+
+    def overdue(self) -> list[str]:
+        return [id for id, d in self.flying.items() if d.deadline <= self.now]
+
+    def at_least(self, parked: set[int]) -> int:
+        """How many messages a receive must be able to give. Of a key: what is parked, or else what is unread, up to the first
+        that is not due; nothing while one of them is in flight."""
+        count = 0
+        runs: dict[str, list[int]] = defaultdict(list)
+        for seq in sorted(self.waiting):
+            key = self.held(seq)
+            if key is None:
+                count += self.waiting[seq].due <= self.now
+            else:
+                runs[key].append(seq)
+        busy = {self.held(seq) for seq in self.in_flight()}
+        for key, seqs in runs.items():
+            if key not in busy:
+                first = [s for s in seqs if s in parked] or seqs
+                count += len(list(itertools.takewhile(lambda s: self.waiting[s].due <= self.now, first)))
+        return count
+
+    def check(self, got: list[Received], parked: set[int]) -> None:
+        """Every message was one that may be handed out."""
+        flying = self.in_flight()
+        before: set[int] = set()
+        for m in got:
+            assert m.seq not in flying, f"{m.seq} is in flight already"
+            assert m.seq not in before, f"{m.seq} came twice"
+            assert m.seq in self.waiting, f"{m.seq} is not to be delivered"
+            assert m.attempt == self.waiting[m.seq].attempt + 1, f"{m.seq}: attempt {m.attempt}"
+            assert self.waiting[m.seq].due <= self.now, f"{m.seq} is not due"
+            assert (m.key, m.data) == (self.keys[m.seq], f"data {m.seq}") or m.data.startswith("data")
+            if key := self.held(m.seq):
+                assert not [s for s in flying if s < m.seq and self.keys[s] == key], f"{m.seq} overtakes one in flight"
+                earlier = {s for s in self.waiting if s < m.seq and self.keys[s] == key} - before
+                # a message may overtake one that committed only after it was read itself
+                assert not (earlier & parked if m.seq in parked else earlier), f"{m.seq} overtakes {earlier}"
+            before.add(m.seq)
+        if self.max_ack_pending:
+            assert len(flying) + len(got) <= max(self.max_ack_pending, len(flying))
+
+    def hand_out(self, got: list[Received]) -> None:
+        for m in got:
+            del self.waiting[m.seq]
+            self.flying.setdefault(m.delivery, Delivery(self.now + ACK_WAIT, {})).attempts[m.seq] = m.attempt
+            self.handed += [m.ack_id, m.delivery]
+
+    def pick(self, ack_ids: list[str]) -> tuple[dict[str, set[int]], int]:
+        """What ack_ids stand for: live messages by delivery, and how many ids are stale."""
+        live: dict[str, set[int]] = defaultdict(set)
+        stale = 0
+        for delivery in {".".join(i.split(".")[:2]) for i in ack_ids}:
+            given = [i for i in set(ack_ids) if i == delivery or i.startswith(delivery + ".")]
+            if delivery not in self.flying:
+                stale += len(given)
+            elif delivery in given:
+                live[delivery] = set(self.flying[delivery].attempts)
+            else:
+                wanted = {int(i.split(".")[2]) for i in given}
+                live[delivery] = wanted & set(self.flying[delivery].attempts)
+                stale += len(wanted - live[delivery])
+        return live, stale
+
+    def settle(self, delivery: str, seqs: set[int]) -> dict[int, int]:
+        gone = {s: self.flying[delivery].attempts.pop(s) for s in seqs}
+        if not self.flying[delivery].attempts:
+            del self.flying[delivery]
+        return gone
+
+
+class History(RuleBasedStateMachine):
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.db: Db = psycopg.connect(self.url, autocommit=True)
+        self.other: Db = psycopg.connect(self.url)
+        self.stream = f"s{next(stream_numbers)}"
+        self.keys: dict[int, str | None] = {}
+        self.open: list[int] = []
+        self.committed: list[int] = []
+        self.consumers: list[Consumer] = []
+        self.now = 0.0
+
+    @initialize(
+        lanes=st.integers(1, 3),
+        shapes=st.tuples(*[st.tuples(st.booleans(), st.sampled_from([None, 1, 2]), st.sampled_from([None, None, 3]))] * 3),
+    )
+    def create(self, lanes: int, shapes: tuple[tuple[bool, int | None, int | None], ...]) -> None:
+        call(self.db, "create_stream", self.stream, lanes=lanes)
+        for i, (ordered, max_deliver, pending) in enumerate(shapes):
+            filters = ["a.*"] if i == 2 else None
+            c = Consumer(f"c{i}", ordered or i == 0, filters, max_deliver, pending, self.keys)
+            call(self.db, "create_consumer", self.stream, c.name, filters, "key" if c.ordered else "none", f"{ACK_WAIT} minutes",
+                 max_deliver, pending)  # fmt: skip
+            self.consumers.append(c)
+
+    def commit(self, seqs: list[int], due: float = 0) -> None:
+        self.committed += seqs
+        for c in self.consumers:
+            c.waiting.update({s: Waiting(0, due) for s in seqs if c.passes(s)})
+
+    def send(self, db: Db, keys: list[str | None], delay: float = 0) -> list[int]:
+        sent = send_batch(db, self.stream, ["data"] * len(keys), keys=keys, delays=[f"{delay} minutes" if delay else None] * len(keys))
+        self.keys.update(zip(sent, keys, strict=True))
+        return sent
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6), delayed=st.sampled_from([False, False, False, True]))
+    def send_now(self, keys: list[str | None], delayed: bool) -> None:
+        self.commit(self.send(self.db, keys, FAR if delayed else 0), self.now + FAR if delayed else self.now)
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3))
+    def send_in_open_transaction(self, keys: list[str | None]) -> None:
+        self.open += self.send(self.other, keys)
+
+    @precondition(lambda self: self.open)
+    @rule(commit=st.sampled_from([True, True, False]))
+    def end_transaction(self, commit: bool) -> None:
+        if commit:
+            self.other.commit()
+            self.commit(self.open, self.now)
+        else:
+            self.other.rollback()
+        self.open = []
+
+    who = st.integers(0, 2)
+    some = st.lists(st.integers(0, 10**6), max_size=4)
+
+    def chosen(self, c: Consumer, some: list[int]) -> list[str]:
+        """Some of the ack_ids that were given, mostly of what is in flight."""
+        live = [f"{d}.{s}" for d, x in c.flying.items() for s in x.attempts]
+        pool = live * 3 + list(c.flying) + c.handed[-20:]
+        return sorted({pool[i % len(pool)] for i in some}) if pool else []
+
+    @rule(who=who, n=st.sampled_from([1, 2, 5, 100]), some=some, how=st.sampled_from(["alone", "alone", "commit", "rollback"]))
+    def receive(self, who: int, n: int, some: list[int], how: str) -> None:
+        c = self.consumers[who]
+        acks = self.chosen(c, some) if how == "alone" else []
+        for delivery, seqs in c.pick(acks)[0].items():
+            c.settle(delivery, seqs)
+        parked = self.parked(c)
+        start = time.monotonic()
+        if how == "alone":
+            got = receive(self.db, self.stream, c.name, n, acks=acks)
+        else:
+            with self.db.transaction(force_rollback=how == "rollback"):
+                self.db.execute("select 1")
+                got = receive(self.db, self.stream, c.name, n)
+        if c.paused:
+            assert got == []
+            return
+        if how == "rollback":
+            gone = c.overdue()
+        else:
+            there = self.deliveries(c)
+            gone = [d for d in c.overdue() if d not in there]
+        undo = dict(c.waiting), dict(c.flying), set(c.dead)
+        for delivery in gone:
+            parked |= c.take_apart(delivery)
+        room = n if c.max_ack_pending is None else min(n, c.max_ack_pending - len(c.in_flight()))
+        c.check(got, parked)
+        if time.monotonic() - start < 0.15:  # it gives up looking after a while
+            rest = c.overdue()
+            assert len(got) >= min(room, c.at_least(parked)) or rest, f"{len(got)} of {min(room, c.at_least(parked))}"
+        if how == "rollback":
+            c.waiting, c.flying, c.dead = undo
+        else:
+            c.hand_out(got)
+
+    def parked(self, c: Consumer) -> set[int]:
+        found = set(column(self.db, "select seq from headgate.parked_messages where stream = %s and consumer = %s", self.stream, c.name))
+        assert found <= set(c.waiting)
+        return found
+
+    def deliveries(self, c: Consumer) -> dict[str, set[int]]:
+        rows = self.db.execute(
+            "select lane || '.' || id, seqs from headgate.deliveries where stream = %s and consumer = %s", [self.stream, c.name]
+        )
+        return {id: set(seqs) for id, seqs in rows}
+
+    @rule(who=who, some=some)
+    def ack(self, who: int, some: list[int]) -> None:
+        c = self.consumers[who]
+        ids = self.chosen(c, some)
+        live, stale = c.pick(ids)
+        assert ack(self.db, self.stream, c.name, ids) == (sum(map(len, live.values())), stale)
+        for delivery, seqs in live.items():
+            c.settle(delivery, seqs)
+
+    @rule(who=who, some=some, delay=st.sampled_from([0, 0, FAR]))
+    def nack(self, who: int, some: list[int], delay: float) -> None:
+        c = self.consumers[who]
+        ids = self.chosen(c, some)
+        live, stale = c.pick(ids)
+        assert nack(self.db, self.stream, c.name, ids, f"{delay} minutes") == (sum(map(len, live.values())), stale)
+        for delivery, seqs in live.items():
+            failed = {c.held(s): min(x for x in seqs if c.held(x) == c.held(s)) for s in seqs if c.held(s)}
+            released = {s for s in c.flying[delivery].attempts if s not in seqs and s > failed.get(c.held(s), s)}
+            if not seqs:
+                continue
+            for seq, attempt in c.settle(delivery, seqs | released).items():
+                if seq in released:
+                    c.waiting[seq] = Waiting(attempt - 1, self.now)
+                else:
+                    c.fail(seq, attempt, self.now + delay)
+
+    @rule(who=who, some=some)
+    def extend(self, who: int, some: list[int]) -> None:
+        c = self.consumers[who]
+        ids = self.chosen(c, some)
+        live, stale = c.pick(ids)
+        assert extend(self.db, self.stream, c.name, ids, f"{FAR} minutes")[1] == stale
+        for delivery, seqs in live.items():
+            if seqs:
+                c.flying[delivery].deadline = max(c.flying[delivery].deadline, self.now + FAR)
+
+    @rule(minutes=st.sampled_from([1, ACK_WAIT + 10, FAR + 10]))
+    def time_passes(self, minutes: int) -> None:
+        pass_time(self.db, f"{minutes} minutes")
+        self.now += minutes
+        for c in self.consumers:
+            c.now = self.now
+
+    @rule()
+    def maintain(self) -> None:
+        self.db.execute("select * from headgate.maintain()")
+        for c in self.consumers:
+            for delivery in c.overdue():
+                c.take_apart(delivery)
+
+    @rule(who=who)
+    def pause_or_resume(self, who: int) -> None:
+        c = self.consumers[who]
+        c.paused = not c.paused
+        call(self.db, "pause" if c.paused else "resume", self.stream, c.name)
+
+    @rule(who=who, to=st.one_of(st.sampled_from(["beginning", "end"]), st.integers(0, 10**6)))
+    def seek(self, who: int, to: str | int) -> None:
+        c = self.consumers[who]
+        first = 10**9 if to == "end" else 0
+        if isinstance(to, int) and self.committed:
+            first = sorted(self.committed)[to % len(self.committed)]
+        time.sleep(0.0015)
+        call(self.db, "seek", self.stream, c.name, to if isinstance(to, str) else str(first))
+        c.flying.clear()
+        c.waiting = {s: Waiting(0, self.due[s] if s in self.due else 0) for s in self.committed if s >= first and c.passes(s)}
+
+    @property
+    def due(self) -> dict[int, float]:
+        """When messages that were sent with a delay are due, from the log."""
+        rows = self.db.execute(
+            f'select seq, extract(epoch from deliver_at - clock_timestamp())::float8 / 60 from headgate."log_{self.stream}" where deliver_at is not null'
+        )
+        return {seq: self.now + round(left) for seq, left in rows}
+
+    @rule(who=who)
+    def redrive(self, who: int) -> None:
+        c = self.consumers[who]
+        assert call(self.db, "redrive", self.stream, c.name) == len(c.dead)
+        for seq in c.dead - set(c.waiting) - set(c.in_flight()):
+            c.waiting[seq] = Waiting(0, self.now)
+        c.dead.clear()
+
+    @invariant()
+    def the_views_agree(self) -> None:
+        for c in self.consumers:
+            row = facts(self.db, self.stream, c.name)
+            unfinished = set(c.waiting) | set(c.in_flight())
+            assert (row["lag"], row["in_flight"], row["dead"]) == (len(unfinished), len(c.in_flight()), len(c.dead))
+            assert row["floor"] < min(unfinished, default=10**9)
+            assert self.deliveries(c) == {id: set(d.attempts) for id, d in c.flying.items()}
+            assert self.parked(c) <= set(c.waiting)
+
+    def teardown(self) -> None:
+        try:
+            if self.consumers:
+                self.drain()
+        finally:
+            self.other.close()
+            self.db.execute("select headgate.drop_stream(name) from headgate.streams where name = %s", [self.stream])
+            self.db.close()
+
+    def drain(self) -> None:
+        """Everything that was committed comes to its end."""
+        if self.open:
+            self.end_transaction(commit=True)
+        self.time_passes(10 * FAR)
+        for c in self.consumers:
+            if c.paused:
+                self.pause_or_resume(self.consumers.index(c))
+            for _ in range(200):
+                self.receive(self.consumers.index(c), 100, [], "alone")
+                if not c.flying:
+                    break
+                ids = list(c.flying)
+                assert ack(self.db, self.stream, c.name, ids)[1] == 0
+                c.flying.clear()
+            assert c.waiting == {}
+        self.the_views_agree()
+
+
+def run(url: str, examples: int, steps: int) -> None:
+    machine = type("History", (History,), {"url": url})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=examples, stateful_step_count=steps, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+def test_random_histories(database_url: str) -> None:
+    run(database_url, examples=60, steps=30)
+
+
+@pytest.mark.slow
+def test_many_long_random_histories(database_url: str) -> None:
+    run(database_url, examples=400, steps=60)
