@@ -30,6 +30,7 @@ lint: $(INSTALLED) ## Check style, types, layers and the generated sync client
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_sync.py --check
+	$(BIN)/python tools/build_docs.py --check
 
 sync: $(INSTALLED) ## Regenerate src/headgate/sync from src/headgate/aio
 	$(BIN)/python tools/generate_sync.py

@@ -16,6 +16,7 @@ ACK = "select r.acked, r.stale from headgate.ack(%s, %s, %s::text[]) r"
 ACK_RELAXED = _RELAXED + "headgate.ack(%s, %s, %s::text[]) r"
 NACK = "select r.nacked, r.stale from headgate.nack(%s, %s, %s::text[], %s::text::interval, %s) r"
 NACK_RELAXED = _RELAXED + "headgate.nack(%s, %s, %s::text[], %s::text::interval, %s) r"
+RELEASE = _RELAXED + "headgate.release(%s, %s, %s::text[]) r"
 EXTEND = _RELAXED + "headgate.extend(%s, %s, %s::text[], %s::text::interval) r"
 
 CREATE_STREAM = (

@@ -84,6 +84,10 @@ class AsyncConsumer:
         query = statements.NACK_RELAXED if conn is None else statements.NACK
         return await self._settle(query, messages, (interval(delay), None if error is None else error.replace("\x00", "")), conn)
 
+    async def release(self, messages: Iterable[AsyncMessage | str]) -> Settled:
+        """Hands back messages that were not worked on: they are due at once and the delivery does not count."""
+        return await self._settle(statements.RELEASE, messages, (), None)
+
     async def extend(self, messages: Iterable[AsyncMessage | str], by: float | timedelta) -> Settled:
         """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
         return await self._settle(statements.EXTEND, messages, (interval(by),), None)

@@ -12,6 +12,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -149,39 +150,41 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     sides: dict[Place, Side] = {}
     warm: set[tuple[Place, Action, int]] = set()
-    try:
+    with suppress(EOFError, OSError):
         while True:
             task = pipe.recv()
+            if not isinstance(task, Task):
+                for side in sides.values():
+                    side.close()
+                sides.clear()
+                warm.clear()
+                pipe.send("released")
+                continue
+            answer: str | Tally | _Failure = "ready"
             try:
-                if isinstance(task, Task):
-                    if task.place not in sides:
-                        sides[task.place] = open_side(task.place)
-                    side = sides[task.place]
-                    if (kind := (task.place, task.action, task.batch)) not in warm:
-                        _warm_up(side, task)
-                        warm.add(kind)
-                    pipe.send("ready")
-                    pipe.recv()
-                    pipe.send(_ACTIONS[task.action](side, task))
-                else:
-                    for side in sides.values():
-                        side.close()
-                    sides.clear()
-                    warm.clear()
-                    pipe.send("released")
-            except (EOFError, OSError):
-                raise
-            except BaseException:
-                pipe.send(_Failure(traceback.format_exc()))
-    except (EOFError, OSError):
-        pass
+                if task.place not in sides:
+                    sides[task.place] = open_side(task.place)
+                if (kind := (task.place, task.action, task.batch)) not in warm:
+                    _warm_up(sides[task.place], task)
+                    warm.add(kind)
+            except Exception:
+                answer = _Failure(traceback.format_exc())
+            pipe.send(answer)
+            if isinstance(answer, _Failure):
+                continue
+            pipe.recv()
+            try:
+                answer = _ACTIONS[task.action](sides[task.place], task)
+            except Exception:
+                answer = _Failure(traceback.format_exc())
+            pipe.send(answer)
 
 
 def _warm_up(side: Side, task: Task) -> None:
     for _ in range(_WARM_UPS):
-        if task.action == "publish":
+        if task.action in ("publish", "pace"):
             side.publish(messages(task.batch))
-        elif task.action == "consume":
+        elif task.action in ("consume", "follow"):
             side.receive(task.batch)
     side.settle()
 
@@ -208,12 +211,9 @@ def _consume(side: Side, task: Task) -> Tally:
         else:
             empty += 1
             time.sleep(0.001)
-    if empty < _EMPTY:
-        side.settle()
-        last = time.monotonic()
-    else:
-        side.settle()
-    return Tally(count, last - start, dry=empty >= _EMPTY)
+    side.settle()
+    dry = empty >= _EMPTY
+    return Tally(count, (last if dry else time.monotonic()) - start, dry)
 
 
 def _send_count(side: Side, task: Task) -> Tally:

@@ -1,4 +1,4 @@
--- Settling what was received: ack, nack, extend. These change only the caller's own deliveries and insert rows, so they
+-- Settling what was received: ack, nack, release, extend. These change only the caller's own deliveries and insert rows, so they
 -- are safe inside any transaction. An ack_id is lane.delivery.seq for a message, lane.delivery for a whole delivery.
 
 -- parse_acks(ack_ids) -> lane, delivery, seqs (null: all of them), given (how many ack_ids); HG008 when one is malformed.
@@ -108,6 +108,40 @@ begin
     nacked := nacked + cardinality(failed);
     if a.seqs is not null then
       select count(distinct s) - cardinality(failed) into n from unnest(a.seqs) s;
+      stale := stale + n;
+    end if;
+  end loop;
+end $$;
+
+-- release(stream, consumer, ack_ids) -> released, stale. Hands back messages that nobody began to work on: they are due at
+-- once, and this delivery does not count as an attempt. In ordered consumers later messages of the same keys in the same
+-- deliveries are released with them. Writes delivery, parked.
+create or replace function headgate.release(stream text, consumer text, ack_ids text[], out released int, out stale int)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record; d headgate.delivery; asked bigint[]; back bigint[]; n int;
+begin
+  released := 0; stale := 0;
+  for a in select * from headgate.parse_acks(ack_ids) loop
+    select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for update;
+    if not found then stale := stale + a.given; continue; end if;
+    asked := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
+    back := asked;
+    if c.ordered then
+      back := array(
+        with f as (select u.k, min(u.s) as first from unnest(d.seqs, d.keys) u (s, k) join unnest(asked) x (s) using (s) group by u.k)
+        select u.s from unnest(d.seqs, d.keys) u (s, k) join f on f.k = u.k and f.first < u.s union select unnest(asked));
+    end if;
+    if cardinality(d.seqs) = cardinality(back) then
+      delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
+    elsif back <> '{}' then
+      perform headgate.keep_in_flight(d, back);
+    end if;
+    insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
+      select c.id, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), 'released'
+        from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(back) x (s) using (s);
+    released := released + cardinality(asked);
+    if a.seqs is not null then
+      select count(distinct s) - cardinality(asked) into n from unnest(a.seqs) s;
       stale := stale + n;
     end if;
   end loop;

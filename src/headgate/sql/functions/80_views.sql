@@ -2,12 +2,14 @@
 drop view if exists headgate.streams, headgate.consumers, headgate.deliveries, headgate.parked_messages, headgate.segments;
 
 create view headgate.streams as
+-- A stream: how many messages and bytes are in it, since when, and how fast it grows.
 select s.name, s.lanes, f.messages, f.exact, f.bytes, f.oldest, f.newest, f.last_seq, f.rate, s.dedup_window, s.max_message_bytes,
        (select count(*) from headgate.consumer c where c.stream = s.id) as consumers,
        (select d.name from headgate.stream d where d.id = s.dead_of) as dead_of, s.created_at
   from headgate.stream s cross join lateral headgate.stream_facts(s.id) f;
 
 create view headgate.consumers as
+-- A consumer: its settings, unread messages, in flight, parked, dead letters, lag, floor, and how fast it goes.
 select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else 'none' end as "order", c.ack_wait, c.max_deliver,
        c.max_ack_pending, c.backoff, c.paused, u.count as unread, u.exact, d.in_flight, p.parked, p.dead,
        u.count + d.in_flight + p.parked as lag, d.oldest_delivery, headgate.oldest_unacked(c) as oldest_unacked, headgate.floor_of(c) as floor, k.delivered, k.rate, c.created_at
@@ -21,13 +23,16 @@ select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else '
                        from headgate.cursor k where k.consumer = c.id) k;
 
 create view headgate.deliveries as
+-- A batch in flight: its messages, deadline and worker.
 select s.name as stream, c.name as consumer, d.lane, d.id, d.seqs, d.attempts, d.delivered_at, d.deadline, d.worker
   from headgate.delivery d join headgate.consumer c on c.id = d.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.parked_messages as
+-- A message that waits outside the log's order: delayed, failed, or behind one of its key.
 select s.name as stream, c.name as consumer, p.lane, p.seq, p.key, p.attempt, p.visible_at, p.reason, p.last_error, p.parked_at
   from headgate.parked p join headgate.consumer c on c.id = p.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.segments as
+-- A segment of a stream's log: its range of seqs and its size.
 select s.name as stream, g.id, g.first_seq, g.end_seq, pg_total_relation_size(('headgate.message_' || s.id || '_' || g.id)::regclass) as bytes, g.created_at
   from headgate.segment g join headgate.stream s on s.id = g.stream;

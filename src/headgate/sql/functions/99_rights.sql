@@ -22,7 +22,7 @@ begin
     if to_regrole('headgate_owner') is null then continue; end if;
     for r in select x.role from (values
         ('headgate_producer', array['send', 'send_batch', 'stream_settings', 'installed_version']),
-        ('headgate_consumer', array['receive', 'ack', 'nack', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version']),
+        ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
            'oldest_unacked', 'stream_settings', 'consumer_settings', 'installed_version']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',

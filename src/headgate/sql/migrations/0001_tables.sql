@@ -125,7 +125,7 @@ create table headgate.parked (
   key text,                   -- only in consumers that keep order
   attempt int not null,       -- deliveries so far
   visible_at timestamptz not null,
-  reason text not null check (reason in ('delayed', 'nacked', 'expired', 'blocked', 'redriven')),
+  reason text not null check (reason in ('delayed', 'nacked', 'expired', 'blocked', 'redriven', 'released')),
   last_error text,
   parked_at timestamptz not null default clock_timestamp(),
   primary key (consumer, lane, seq)

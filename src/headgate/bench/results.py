@@ -1,0 +1,129 @@
+"""Figures, targets, and how they are written."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a run. `pgmq` is the faster of its two ways to be called, `ratio` is Headgate's figure over `against`'s."""
+
+    name: str
+    params: dict[str, int | str]
+    unit: str
+    headgate: float
+    pgmq: float | None = None
+    pgmq_sql: float | None = None
+    pgmq_client: float | None = None
+    copy: float | None = None
+    baseline: float | None = None  # Headgate itself, without what the benchmark puts on it
+    against: str | None = None
+    ratio: float | None = None
+    target: float | None = None
+    target_is: str = "ratio at least"
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the target is met; None when there is none, or nothing to compare with."""
+        if self.target is None:
+            return None
+        if self.target_is == "value at most":
+            return self.headgate <= self.target
+        return None if self.ratio is None else self.ratio >= self.target
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a run found out."""
+
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    results: list[Result]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"machine": self.machine, "versions": self.versions, "results": [r.as_json() for r in self.results]}
+
+    @property
+    def below(self) -> list[Result]:
+        """The results that miss their target."""
+        return [r for r in self.results if r.ok is False]
+
+
+def compare(name: str, params: dict[str, int | str], found: dict[str, float], *, unit: str, against: str,
+            target: float | None = None, better: str = "higher", target_is: str = "ratio at least") -> Result:  # fmt: skip
+    """The result of one figure a side. `against` is "pgmq", "copy" or "baseline"."""
+    called = [found[kind] for kind in ("pgmq_sql", "pgmq_client") if kind in found]
+    known = dict(found)
+    if called:
+        known["pgmq"] = max(called) if better == "higher" else min(called)
+    other = known.get(against)
+    return Result(
+        name, params, unit, known["headgate"], known.get("pgmq"), found.get("pgmq_sql"), found.get("pgmq_client"),
+        found.get("copy"), found.get("baseline"), against, known["headgate"] / other if other else None, target, target_is,
+    )  # fmt: skip
+
+
+def machine(settings: dict[str, str]) -> dict[str, Any]:
+    """What the machine is like: nothing that names it."""
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": _cpu(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30),
+        "system": platform.system(),
+        "load_before": round(os.getloadavg()[0], 1),
+        "server_settings": settings,
+    }
+
+
+HEADINGS = ("benchmark", "parameters", "headgate", "pgmq", "pgmq, other way", "COPY", "baseline", "unit", "ratio", "target", "")
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    """A result as the cells of a table."""
+    r = result
+    other = None
+    if r.pgmq_sql is not None and r.pgmq_client is not None:
+        other = r.pgmq_client if r.pgmq == r.pgmq_sql else r.pgmq_sql
+    target = ""
+    if r.target is not None:
+        target = f"≤ {r.target:g} {r.unit}" if r.target_is == "value at most" else f"≥ {r.target:g} × {r.against}"
+    params = " ".join(f"{name}={value}" for name, value in r.params.items())
+    verdict = {True: "ok", False: "below", None: ""}[r.ok]
+    return (
+        r.name, params, number(r.headgate), number(r.pgmq), number(other), number(r.copy), number(r.baseline), r.unit,
+        f"{r.ratio:.2f} × {r.against}" if r.ratio is not None else "", target, verdict,
+    )  # fmt: skip
+
+
+def table(results: list[Result]) -> str:
+    """Aligned plain text."""
+    rows = [HEADINGS, *(cells(r) for r in results)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    kept = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows[1:])]
+    left = {0, 1, 7, 9, 10}
+    lines = ["  ".join(row[i].ljust(widths[i]) if i in left else row[i].rjust(widths[i]) for i in kept).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def number(value: float | None) -> str:
+    """A figure with three digits that mean something."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
