@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,15 @@ SETTINGS = {
 NewCluster = Callable[[], Cluster]
 
 _database_numbers = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep temporary files of our own: pytest, started once more, shuts other users out of the directory of all its runs,
+    and PostgreSQL is another user when we are root."""
+    if os.geteuid() == 0 and not config.option.basetemp:
+        config.option.basetemp = tempfile.mkdtemp(prefix="headgate-test-")
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 30) -> None:

@@ -118,7 +118,7 @@ def test_killed_in_mid_traffic(own: Cluster, url: str) -> None:
         traffic.join()
         own.start()
         with psycopg.connect(url, autocommit=True) as db:
-            log = dict(db.execute('select seq, data from headgate."log_s"').fetchall())
+            log: dict[int, str] = dict(db.execute('select seq, data from headgate."log_s"').fetchall())
             assert traffic.acknowledged.items() <= log.items(), "an acknowledged publish is lost"
             assert not traffic.rolled_back & set(log.values())
             ours = {seq for seq, data in log.items() if data in traffic.uncertain} | traffic.acknowledged.keys()

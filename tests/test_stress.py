@@ -218,7 +218,9 @@ class Stress:
             else:
                 consumer.maybe.add(m.seq)
             m.until = min(m.until, called)
-        messages = [Delivered(*row, called, now, called + ACK_WAIT) for row in rows]
+        messages = [
+            Delivered(seq, key, attempt, ack_id, called, now, called + ACK_WAIT) for seq, key, attempt, ack_id in rows
+        ]
         consumer.deliveries += messages
         return messages
 
@@ -341,7 +343,7 @@ def stress_test(url: str, seconds: float, longest: float) -> None:
     seed = int(os.environ.get("HEADGATE_STRESS_SEED", random.randrange(1_000_000)))
     print(f"HEADGATE_STRESS_SEED={seed}")
     stress = Stress(url, seconds, longest, seed)
-    asyncio.run(asyncio.wait_for(stress.run(), seconds + longest * 3 + 60))
+    asyncio.run(asyncio.wait_for(stress.run(), seconds * 3 + 60))
     print(f"{len(stress.sent)} sent, {[len(c.deliveries) for c in stress.consumers]} deliveries")
     assert stress.rolled_back
     check(stress, url)

@@ -42,6 +42,8 @@ from .errors import (
 from .schema import install_sql
 from .sync import Consumer, Headgate, Insights, Message, Stream
 from .types import ConsumerInfo, DeadLetter, MessageState, Outgoing, PeekedMessage, Settled, StoredMessage, StreamInfo
+from .worker import AsyncWorker, Worker
+from .worker_options import Retry, WorkerOptions, WorkerStats
 
 __version__ = "0.1.0"
 
@@ -71,6 +73,7 @@ __all__ = [
     "AsyncInsights",
     "AsyncMessage",
     "AsyncStream",
+    "AsyncWorker",
     "Conflict",
     "ConnectionFailed",
     "Consumer",
@@ -96,6 +99,7 @@ __all__ = [
     "NotAllowed",
     "Outgoing",
     "PeekedMessage",
+    "Retry",
     "SchemaMissing",
     "SchemaOutdated",
     "SchemaTooNew",
@@ -107,6 +111,9 @@ __all__ = [
     "StreamExists",
     "StreamInfo",
     "StreamNotFound",
+    "Worker",
+    "WorkerOptions",
+    "WorkerStats",
     "connect",
     "connect_async",
     "install_sql",

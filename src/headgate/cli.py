@@ -1,7 +1,7 @@
 """The command line. stdout is data, stderr is talk.
 
 Exit codes: 0 done, 1 an error (with a hint), 2 wrong usage, 3 a check that did not hold, 130 interrupted.
-A command is a parser in `_parser` and a function of its arguments that returns an exit code; what it needs is imported there.
+A command is a parser in `_parser` and a function of its arguments that returns an exit code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="headgate", description="A message queue and an event stream inside PostgreSQL.")
+    parser = argparse.ArgumentParser(
+        prog="headgate", description="A message queue and an event stream inside PostgreSQL."
+    )
     parser.add_argument("--version", action="version", version=f"headgate {headgate.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -63,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     command("migrate", _migrate, "Install or upgrade Headgate's schema, and print its version.")
 
     bench = command("bench", _bench, "Measure Headgate beside pgmq and a raw COPY.")
-    bench.add_argument("names", nargs="*", metavar="NAME", help=f"which benchmarks (default: all): {', '.join(BENCHMARKS)}")
+    bench.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which benchmarks (default: all): {', '.join(BENCHMARKS)}"
+    )
     bench.add_argument("--quick", action="store_true", help="short rounds: some minutes in all")
     bench.add_argument("--report", metavar="DIR", type=Path, help="write README.md and plots there")
     bench.add_argument("--only-headgate", action="store_true", help="leave pgmq and COPY out")

@@ -1,7 +1,7 @@
 """Running a statement on a connection that the caller brings, whatever library it is of.
 
 Every write of the SDK takes `conn=` and then joins the caller's transaction: psycopg, SQLAlchemy, Django and asyncpg
-connections. Libraries are told apart by where a class comes from, so that none of them is imported here.
+connections. Libraries are told apart by the names of classes, so that none but our own driver is imported here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
+
+from psycopg.rows import tuple_row
 
 from .encoding import array_literal
 from .errors import InvalidArgument
@@ -27,9 +29,10 @@ def literals(params: Sequence[Any]) -> list[Any]:
 
 def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     """Runs a statement on a psycopg, SQLAlchemy or Django connection and returns its rows."""
-    library = _library(conn)
+    library = _library(conn, _SYNC)
     if library == "psycopg":
-        return conn.execute(query, literals(params)).fetchall()  # type: ignore[no-any-return]
+        with conn.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(query, literals(params)).fetchall()  # type: ignore[no-any-return]
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
         return list(conn.execute(text, named).fetchall())
@@ -42,10 +45,11 @@ def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
 
 async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     """Runs a statement on a psycopg, SQLAlchemy or asyncpg async connection and returns its rows."""
-    library = _library(conn)
+    library = _library(conn, _ASYNC)
     if library == "psycopg":
-        cursor = await conn.execute(query, literals(params))
-        return await cursor.fetchall()  # type: ignore[no-any-return]
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(query, literals(params))
+            return await cursor.fetchall()  # type: ignore[no-any-return]
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
         return list((await conn.execute(text, named)).fetchall())
@@ -56,14 +60,25 @@ async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     raise _unknown(conn, "a psycopg.AsyncConnection, a SQLAlchemy AsyncConnection or AsyncSession, or an asyncpg Connection")
 
 
-def _library(conn: Any) -> str:
-    roots = {cls.__module__.partition(".")[0] for cls in type(conn).__mro__}
-    if "django" in roots or type(conn).__name__ == "ConnectionProxy":
-        return "django"
-    for name in ("psycopg", "sqlalchemy", "asyncpg"):
-        if name in roots:
-            return name
-    return ""
+# Telling sync from async before anything runs: a statement on the wrong kind would have run already when `await` fails.
+_SYNC = {
+    "psycopg": {"Connection"},
+    "sqlalchemy": {"Connection", "Session", "scoped_session"},
+    "django": {"BaseDatabaseWrapper", "ConnectionProxy"},
+}
+_ASYNC = {
+    "psycopg": {"AsyncConnection"},
+    "sqlalchemy": {"AsyncConnection", "AsyncSession", "async_scoped_session"},
+    "asyncpg": {"Connection", "PoolConnectionProxy"},
+}
+
+
+def _library(conn: Any, known: dict[str, set[str]]) -> str | None:
+    for cls in type(conn).__mro__:
+        library = cls.__module__.partition(".")[0]
+        if cls.__name__ in known.get(library, ()):
+            return library
+    return None
 
 
 def _for_sqlalchemy(conn: Any, query: str, params: Sequence[Any]) -> tuple[Any, dict[str, Any]]:

@@ -20,6 +20,8 @@ ENCODING = "content-encoding"
 
 def encode(data: Any, headers: dict[str, Any] | None) -> tuple[str, dict[str, Any] | None]:
     """The text and headers that carry `data`."""
+    if headers is not None and not isinstance(headers, dict):
+        raise InvalidArgument(f"the headers are a {type(headers).__name__}, not a dict", hint="pass a dict")
     if isinstance(data, str):
         if data[:1] in ("{", "[") and not _has(headers, CONTENT_TYPE):
             return data, {**(headers or {}), CONTENT_TYPE: "text/plain"}
@@ -33,7 +35,7 @@ def encode(data: Any, headers: dict[str, Any] | None) -> tuple[str, dict[str, An
 
 def decode(text: str, headers: dict[str, Any] | None) -> Any:
     """What was sent: the inverse of `encode`. Text that only looks like JSON is given back as text."""
-    if headers:
+    if headers and isinstance(headers, dict):  # who sends with SQL can write anything there
         if headers.get(ENCODING) == "base64":
             try:
                 return base64.b64decode(text, validate=True)
@@ -78,6 +80,18 @@ def checked_text(text: str | None, what: str) -> str | None:
     return _checked(text)
 
 
+def whole(value: int | None, what: str) -> int | None:
+    """`value`, or InvalidArgument when it is no whole number that the engine's functions take."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31):
+        raise InvalidArgument(f"{what} {value!r} is not possible", hint="pass a whole number within reason")
+    return value
+
+
+def error_text(error: object) -> str | None:
+    """What is kept of an error: any text, without what PostgreSQL cannot store. Reporting a failure must not fail."""
+    return None if error is None else str(error).replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+
+
 def interval(value: float | timedelta | None) -> str | None:
     """Seconds or a timedelta as a PostgreSQL interval."""
     if value is None:
@@ -108,5 +122,5 @@ def _has(headers: dict[str, Any] | None, name: str) -> bool:
 def _load(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

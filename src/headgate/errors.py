@@ -23,51 +23,73 @@ class Error(Exception):
 
 
 class StreamNotFound(Error):
+    """There is no stream of this name."""
+
     sqlstate = "HG001"
 
 
 class StreamExists(Error):
+    """There is a stream of this name already."""
+
     sqlstate = "HG002"
 
 
 class ConsumerNotFound(Error):
+    """The stream has no consumer of this name."""
+
     sqlstate = "HG003"
 
 
 class ConsumerExists(Error):
+    """The stream has a consumer of this name already."""
+
     sqlstate = "HG004"
 
 
 class InvalidName(Error):
+    """Not a name for a stream or consumer."""
+
     sqlstate = "HG005"
 
 
 class InvalidFilter(Error):
+    """Not a key filter."""
+
     sqlstate = "HG006"
 
 
 class InvalidLanes(Error):
+    """A stream cannot have this many lanes."""
+
     sqlstate = "HG007"
 
 
 class InvalidAckId(Error):
+    """Not an ack_id that `receive` returned."""
+
     sqlstate = "HG008"
 
 
 class MessageTooLarge(Error):
+    """A message is larger than its stream takes."""
+
     sqlstate = "HG009"
 
 
 class InvalidArgument(Error):
+    """An argument that the call cannot work with."""
+
     sqlstate = "HG010"
 
 
 class InvalidPosition(Error):
+    """Not a position in a stream."""
+
     sqlstate = "HG011"
 
 
 class InvalidText(Error):
-    """Text that PostgreSQL cannot store: it contains a NUL character."""
+    """Text that PostgreSQL cannot store: it contains a NUL character or half of a surrogate pair."""
 
 
 class DataNotSerializable(Error):
@@ -124,7 +146,8 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
 _MISSING = {"3F000", "42P01", "42883"}  # schema, table or function does not exist
 _CONFLICT = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
 _AWAY = {"57P01", "57P02", "57P03", "53300"}  # shutting down, crashed, starting up, too many connections
-_BAD_VALUE = {"23502", "22P02", "22003", "22007", "22008", "22023", "22021", "22P05"}
+_BAD_TEXT = {"22021", "22P05"}  # a character, or an escape in JSON, that the server cannot store
+_BAD_VALUE = {"23502", "22P02", "22003", "22007", "22008", "22023"}
 
 
 def from_database(error: BaseException) -> Error | None:
@@ -132,6 +155,8 @@ def from_database(error: BaseException) -> Error | None:
     cause = _driver_error(error)
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state is None:
+        if isinstance(cause, (UnicodeEncodeError, psycopg.DataError)):
+            return _bad_text(str(cause))
         if isinstance(cause, psycopg.OperationalError):
             return ConnectionFailed(
                 "the connection to the database failed: " + _first_line(cause),
@@ -151,17 +176,28 @@ def from_database(error: BaseException) -> Error | None:
         return Conflict(message, hint="repeat the call")
     if state.startswith("08") or state in _AWAY:
         return ConnectionFailed(message, hint="the database is away or full; the call can be repeated")
+    if state in _BAD_TEXT:
+        return _bad_text(message)
     if state in _BAD_VALUE:
         return InvalidArgument(message, hint=hint or "check the arguments of the call")
     return None
 
 
 def _driver_error(error: BaseException) -> BaseException:
-    """The driver's own error inside SQLAlchemy's or Django's wrapping."""
-    inner = getattr(error, "orig", None)
-    if inner is None and not hasattr(error, "sqlstate"):
-        inner = error.__cause__
-    return _driver_error(inner) if isinstance(inner, BaseException) else error
+    """The driver's own error inside SQLAlchemy's or Django's wrapping: the innermost one."""
+    found, inner = error, error
+    while isinstance(inner, BaseException):
+        if hasattr(inner, "sqlstate") or isinstance(inner, UnicodeEncodeError):
+            found = inner
+        inner = getattr(inner, "orig", None) or inner.__cause__  # type: ignore[assignment]
+    return found
+
+
+def _bad_text(message: str) -> InvalidText:
+    return InvalidText(
+        f"PostgreSQL cannot store this text: {message}",
+        hint="remove NUL characters and halves of surrogate pairs, or send the data as bytes",
+    )
 
 
 def _first_line(error: BaseException) -> str:

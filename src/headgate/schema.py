@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from .errors import Error, SchemaMissing, SchemaOutdated, SchemaTooNew
+from .errors import Error, SchemaMissing, SchemaOutdated, SchemaTooNew, ServerTooOld
+
+OLDEST_SERVER = 15
 
 # Two processes migrating at once: the second waits here (a transaction-level lock, so poolers don't mind).
 LOCK = "select pg_advisory_xact_lock(7376001)"
@@ -90,6 +92,16 @@ def install_sql(installed: int = 0) -> str:
         "on conflict (only_row) do update set digest = excluded.digest, applied_at = clock_timestamp();\n"
     )
     return "\n".join(parts)
+
+
+def check_server(server_version: int) -> Error | None:
+    """The error that stands for a server (its version as libpq tells it: 150004) that is too old for this code."""
+    if server_version >= OLDEST_SERVER * 10000:
+        return None
+    return ServerTooOld(
+        f"the server is PostgreSQL {server_version // 10000}, Headgate needs {OLDEST_SERVER} or newer",
+        hint="upgrade the server, or use headgate.connect() without a URL",
+    )
 
 
 def check(version: int, found: str | None) -> Error | None:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 from psycopg import AsyncConnection
 
 from .. import statements
 from ..connections import Array
-from ..encoding import dump_json, interval
-from ..errors import InvalidArgument, SchemaMissing, StaleDelivery
+from ..encoding import dump_json, error_text, interval, whole
+from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
 from ..types import Backoff, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
+from ..worker_options import WorkerOptions
 from .message import AsyncMessage
 
 if TYPE_CHECKING:
+    from ..worker import AsyncWorker
     from .client import AsyncHeadgate
 
 SHORTEST_POLL = 0.001
@@ -29,6 +31,8 @@ LONGEST_POLL = 0.1
 
 class AsyncConsumer:
     """A named reader of a stream with its own progress; any number of workers share it."""
+
+    worker_type: ClassVar[type[AsyncWorker]]  # headgate.worker sets it: that layer stands above this one
 
     def __init__(
         self, hg: AsyncHeadgate, stream: str, name: str, *, stream_id: int, order: Order = "none",
@@ -53,11 +57,11 @@ class AsyncConsumer:
 
         `acks` are messages (or ack_ids) that are done: they are settled in the same round trip.
         """
-        done = Array(m if isinstance(m, str) else m.ack_id for m in acks)
+        done = as_ids(acks)
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
-            params = (self.name, batch_size, worker or self.worker_name, done or None)
+            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
             try:
                 rows = await self.hg.run(self._receive, params)
             except SchemaMissing:  # the stream was dropped, and perhaps made again
@@ -82,7 +86,7 @@ class AsyncConsumer:
     ) -> Settled:  # fmt: skip
         """Not done with these: deliver them again after `delay` (default: the consumer's backoff)."""
         query = statements.NACK_RELAXED if conn is None else statements.NACK
-        return await self._settle(query, messages, (interval(delay), None if error is None else error.replace("\x00", "")), conn)
+        return await self._settle(query, messages, (interval(delay), error_text(error)), conn)
 
     async def release(self, messages: Iterable[AsyncMessage | str]) -> Settled:
         """Hands back messages that were not worked on: they are due at once and the delivery does not count."""
@@ -93,7 +97,7 @@ class AsyncConsumer:
         return await self._settle(statements.EXTEND, messages, (interval(by),), None)
 
     async def _settle(self, query: str, messages: Iterable[AsyncMessage | str], more: tuple[Any, ...], conn: Any) -> Settled:
-        ids = Array(m if isinstance(m, str) else m.ack_id for m in messages)
+        ids = as_ids(messages)
         if not ids:
             return Settled(0, 0)
         rows = await self.hg.run(query, (self.stream, self.name, ids, *more), conn)
@@ -122,8 +126,29 @@ class AsyncConsumer:
         except StaleDelivery:
             raise
         except BaseException as error:
-            await self.nack(messages, error=f"{type(error).__name__}: {error}")
+            with suppress(Error):  # without it they come again at their deadline; what went wrong is the news
+                await self.nack(messages, error=f"{type(error).__name__}: {error}")
             raise
+
+    @overload
+    def worker(self, handler: Callable[[AsyncMessage], Any], **options: Unpack[WorkerOptions]) -> AsyncWorker: ...
+
+    @overload
+    def worker(
+        self, handler: None = None, **options: Unpack[WorkerOptions]
+    ) -> Callable[[Callable[[AsyncMessage], Any]], AsyncWorker]: ...
+
+    def worker(
+        self, handler: Callable[[AsyncMessage], Any] | None = None, **options: Unpack[WorkerOptions]
+    ) -> AsyncWorker | Callable[[Callable[[AsyncMessage], Any]], AsyncWorker]:
+        """A worker that calls `handler` for each message: `@consumer.worker(concurrency=8)`, then `await handle.run()`.
+
+        What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs its
+        message is kept. `WorkerOptions` has the options. A plain function runs in threads.
+        """
+        if handler is None:
+            return lambda handler: self.worker_type(self, handler, **options)
+        return self.worker_type(self, handler, **options)
 
     async def info(self) -> ConsumerInfo:
         """The consumer's settings and how far it is."""
@@ -144,7 +169,8 @@ class AsyncConsumer:
     ) -> None:  # fmt: skip
         """Changes the settings that are given; `clear` names settings to put back to none."""
         params = (
-            self.stream, self.name, as_filter(filter), interval(ack_wait), max_deliver, max_ack_pending,
+            self.stream, self.name, as_filter(filter), interval(ack_wait), whole(max_deliver, "max_deliver"),
+            whole(max_ack_pending, "max_ack_pending"),
             None if backoff is None else dump_json(backoff), Array(clear),
         )  # fmt: skip
         await self.hg.run(statements.ALTER_CONSUMER, params)
@@ -173,13 +199,13 @@ class AsyncConsumer:
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
         """Gives dead letters back to the consumer: these, those whose key passes the filter, or all. Returns how many."""
-        return await self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), limit)
+        return await self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     async def purge_dead(
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
         """Throws dead letters away; chosen as in `redrive`. Returns how many."""
-        return await self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), limit)
+        return await self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     async def retry_now(self, seqs: Sequence[int] | None = None) -> int:
         """Makes parked messages due at once: these, or all. Returns how many."""
@@ -197,7 +223,20 @@ def as_filter(filter: str | list[str] | None) -> Array | None:
     """One key filter or several, as a parameter."""
     if filter is None:
         return None
+    if not isinstance(filter, (str, list, tuple)) or not all(isinstance(f, str) for f in filter):
+        raise InvalidFilter(f"{filter!r} is not a key filter", hint="pass a str such as 'orders.>', or a list of them")
     return Array([filter] if isinstance(filter, str) else filter)
+
+
+def as_ids(messages: Iterable[AsyncMessage | str]) -> Array:
+    """The ack_ids of messages, as a parameter."""
+    if isinstance(messages, (str, AsyncMessage)):
+        raise InvalidArgument("a single message was passed where several are taken", hint="pass a list of messages or ack_ids")
+    ids = Array(m.ack_id if isinstance(m, AsyncMessage) else m for m in messages)
+    for id in ids:
+        if not isinstance(id, str):
+            raise InvalidAckId(f"{id!r} is not an ack_id", hint="pass messages as they were received, or their ack_id")
+    return ids
 
 
 def as_seqs(seqs: Sequence[int] | None) -> Array | None:

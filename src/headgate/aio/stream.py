@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import statements
 from ..connections import Array
-from ..encoding import checked_text, dump_json, encode, interval
+from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
 from ..types import Backoff, Order, Outgoing, StoredMessage, StreamInfo
 from .consumer import AsyncConsumer, as_filter
@@ -81,7 +81,8 @@ class AsyncStream:
         """
         if create:
             params = (
-                self.name, name, as_filter(filter), order, interval(ack_wait), max_deliver, max_ack_pending,
+                self.name, name, as_filter(filter), order, interval(ack_wait), whole(max_deliver, "max_deliver"),
+                whole(max_ack_pending, "max_ack_pending"),
                 None if backoff is None else dump_json(backoff), str(start), True,
             )  # fmt: skip
             await self.hg.run(statements.CREATE_CONSUMER, params)
@@ -97,7 +98,8 @@ class AsyncStream:
         self, *, dedup_window: float | timedelta | None = None, max_message_bytes: int | None = None, segment_rows: int | None = None
     ) -> None:
         """Changes the settings that are given."""
-        params = (self.name, interval(dedup_window), max_message_bytes, segment_rows)
+        largest, rows = whole(max_message_bytes, "max_message_bytes"), whole(segment_rows, "segment_rows")
+        params = (self.name, interval(dedup_window), largest, rows)
         await self.hg.run(statements.ALTER_STREAM, params)
 
     async def drop(self) -> None:

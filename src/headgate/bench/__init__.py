@@ -9,6 +9,6 @@
     results     figures, targets, and how they are written
     report      the page with tables and plots
 
-Absolute figures belong to a machine and an hour. The sides take turns in short rounds, so noise hits all of them alike, and
-what counts are the ratios.
+Absolute figures belong to a machine and an hour. The sides take turns in short rounds, so noise hits all of them alike,
+and what counts are the ratios.
 """

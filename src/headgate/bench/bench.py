@@ -26,7 +26,7 @@ class Bench:
     crew: Crew
     talk: Callable[[str], None]
     left: dict[Place, int] = field(default_factory=dict)  # messages that wait in a queue
-    rates: dict[Place, float] = field(default_factory=dict)  # how fast it was consumed in the last round
+    rates: dict[tuple[Place, int], float] = field(default_factory=dict)  # how fast it was consumed in the last round
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -34,26 +34,24 @@ class Bench:
         return ("headgate", "pgmq_sql", "pgmq_client") if self.server.pgmq_url else ("headgate",)
 
     @contextmanager
-    def queues(self, kinds: Iterable[Kind]) -> Iterator[dict[str, Place]]:
-        """A fresh queue of each kind, dropped at the end."""
+    def queues(self, kinds: Iterable[Kind], *, spare: bool = False) -> Iterator[dict[str, Place]]:
+        """A fresh queue of each kind, in the spare database on demand. When something fails they go with the database."""
         made: dict[str, Place] = {}
         for kind in kinds:
             url = self.server.pgmq_url if kind.startswith("pgmq") else self.server.headgate_url
-            made[kind] = Place(kind, url or "", f"bench_{next(_numbers)}")
+            made[kind] = Place(kind, self.server.spare_url if spare else url or "", f"bench_{next(_numbers)}")
             backlog.create(made[kind])
-        try:
-            yield made
-        finally:
-            self.crew.release()
-            for place in made.values():
-                backlog.drop(place)
+        yield made
+        self.crew.release()
+        for place in made.values():
+            backlog.drop(place)
 
-    def rounds(self, places: dict[str, Place], measure: Callable[[Place], float]) -> dict[str, float]:
-        """The median figure of each place; they take turns."""
+    def rounds(self, places: dict[str, Place], measure: Callable[..., float], *args: int) -> dict[str, float]:
+        """The median of `measure(place, *args)` for each place; they take turns, forwards and backwards."""
         found: dict[str, list[float]] = {name: [] for name in places}
-        for _ in range(self.plan.rounds):
-            for name, place in places.items():
-                found[name].append(measure(place))
+        for number in range(self.plan.rounds):
+            for name in sorted(places, reverse=number % 2 == 1):
+                found[name].append(measure(places[name], *args))
         return {name: median(figures) for name, figures in found.items()}
 
     def publish(self, place: Place, batch: int, connections: int) -> float:
@@ -72,13 +70,13 @@ class Bench:
     def consume(self, place: Place, batch: int, workers: int, *, seconds: float | None = None) -> float:
         """Messages a second, received and acked; a backlog that lasts is put there first."""
         seconds = self.plan.seconds if seconds is None else seconds
-        expected = self.rates.get(place) or _GUESSES["headgate" if place.kind == "headgate" else "pgmq"][batch]
+        expected = self.rates.get((place, batch)) or _GUESSES["headgate" if place.kind == "headgate" else "pgmq"][batch]
         self.fill(place, int(expected * seconds * 1.4) + batch * workers * 10)
         tallies: list[Tally] = self.crew.run([Task(place, "consume", batch, seconds)] * workers)
         rate = sum(t.rate for t in tallies)
         taken = sum(t.count for t in tallies) + batch * workers * 8  # with what was taken to warm up
         self.left[place] = 0 if any(t.dry for t in tallies) else max(0, self.left[place] - taken)
-        self.rates[place] = max(rate, expected * 1.5 if any(t.dry for t in tallies) else 0)
+        self.rates[place, batch] = max(rate, expected * 1.5 if any(t.dry for t in tallies) else 0)
         return rate
 
 

@@ -1,8 +1,8 @@
 """Worker processes, and what they do between "go" and the end of a round.
 
-A crew is started once and given tasks over pipes: each worker connects, warms up, says that it is ready, and begins when all
-are. A worker that fails sends its traceback, one that dies closes its pipe, one that hangs runs into a time limit; each of
-these ends the run with an error, and closing the crew ends every process of it.
+A crew is started once and given tasks over pipes: each worker connects, warms up, says that it is ready, and begins
+when all are. A worker that fails sends its traceback, one that dies closes its pipe, one that hangs runs into a time
+limit; each of these ends the run with an error, and closing the crew ends every process of it.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _drain(side: Side, task: Task) -> Tally:
 
 
 def _pace(side: Side, task: Task) -> Tally:
-    """Publishes at a fixed rate and notes when each message's commit was confirmed. Late by a little: a larger batch."""
+    """Publishes at a fixed rate and notes when each message's commit was confirmed. When late: a larger batch."""
     times: dict[int, float] = {}
     start, sent = time.monotonic(), 0
     while (now := time.monotonic()) < start + task.seconds:

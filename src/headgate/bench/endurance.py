@@ -26,11 +26,11 @@ def deep_backlog(bench: Bench) -> list[Result]:
     results = []
     for kind in _enduring(bench):
         with bench.queues([kind]) as deep, bench.queues([kind]) as shallow:
-            places = {"headgate": deep[kind], "baseline": shallow[kind]}
+            places: dict[str, Place] = {kind: deep[kind], "baseline": shallow[kind]}
             waiting = bench.fill(deep[kind], bench.plan.deep_messages)
             bench.talk(f"backlog: {waiting:,} messages wait")
-            received = bench.rounds(places, lambda place: bench.consume(place, 100, _WORKERS))
-            published = bench.rounds(places, lambda place: bench.publish(place, 100, 1))
+            received = bench.rounds(places, bench.consume, 100, _WORKERS)
+            published = bench.rounds(places, bench.publish, 100, 1)
         for work, found in (("receive", received), ("publish", published)):
             params: dict[str, int | str] = {"of": kind, "work": work, "batch": 100, "waiting": waiting}
             results.append(_alone("backlog", params, found, _DEEP_TARGET))
@@ -38,24 +38,24 @@ def deep_backlog(bench: Bench) -> list[Result]:
 
 
 def pinned_snapshot(bench: Bench) -> list[Result]:
-    """The speed at the end of a minute in which a session held a snapshot open, over the speed before.
+    """The speed at the end of a minute in which a session held a snapshot open, over the speed in another database.
 
-    Workers that take one message a time fill that minute: bloat comes from the number of batches, not of messages.
+    A snapshot holds up vacuum in its own database only, so both can be sampled in turns. Workers that take one message
+    a time fill that minute: bloat comes from the number of batches, not of messages.
     """
     results = []
     for kind in _enduring(bench):
-        with bench.queues([kind]) as places, _maintained(bench):
-            place = places[kind]
-            before = _sample(bench, place)
-            with _pin(place.url):
-                samples = bench.plan.rounds * len(_PINNED_BATCHES) * bench.plan.seconds
+        with bench.queues([kind]) as pinned, bench.queues([kind], spare=True) as free, _maintained(bench):
+            places: dict[str, Place] = {kind: pinned[kind], "baseline": free[kind]}
+            with _pin(pinned[kind].url):
                 opened = monotonic()
+                samples = 2 * bench.plan.rounds * len(_PINNED_BATCHES) * bench.plan.seconds
                 while (left := bench.plan.pin_seconds - samples - (monotonic() - opened)) > 0:
-                    bench.consume(place, 1, _WORKERS, seconds=min(left, 10))
-                under = _sample(bench, place)
+                    bench.consume(pinned[kind], 1, _WORKERS, seconds=min(left, 10))
+                found = {batch: bench.rounds(places, bench.consume, batch, _WORKERS) for batch in _PINNED_BATCHES}
         for batch in _PINNED_BATCHES:
-            params: dict[str, int | str] = {"of": kind, "batch": batch, "workers": _WORKERS, "seconds": int(bench.plan.pin_seconds)}
-            results.append(_alone("pinned", params, {"headgate": under[batch], "baseline": before[batch]}, _PINNED_TARGET))
+            params: dict[str, int | str] = {"of": kind, "batch": batch, "workers": _WORKERS}
+            results.append(_alone("pinned", params, found[batch], _PINNED_TARGET))
     return results
 
 
@@ -68,16 +68,6 @@ def _alone(name: str, params: dict[str, int | str], found: dict[str, float], tar
     """A side compared with itself. What pgmq reaches is for information: the target is Headgate's."""
     own = params["of"] == "headgate"
     return compare(name, params, found, unit="msg/s", against="baseline", target=target if own else None)
-
-
-def _sample(bench: Bench, place: Place) -> dict[int, float]:
-    """The speed of each batch size; they take turns. The backlog for all of it is there before."""
-    found: dict[int, list[float]] = {batch: [] for batch in _PINNED_BATCHES}
-    for _ in range(bench.plan.rounds):
-        for batch in _PINNED_BATCHES:
-            bench.rates.pop(place, None)
-            found[batch].append(bench.consume(place, batch, _WORKERS))
-    return {batch: sorted(figures)[len(figures) // 2] for batch, figures in found.items()}
 
 
 @contextmanager
@@ -95,10 +85,11 @@ def _maintained(bench: Bench) -> Iterator[None]:
     ended = threading.Event()
 
     def maintain() -> None:
-        with headgate.connect(bench.server.headgate_url) as hg:
+        with headgate.connect(bench.server.headgate_url) as hg, headgate.connect(bench.server.spare_url) as spare:
             while not ended.wait(1):
-                with suppress(headgate.Conflict):
-                    hg.maintain()
+                for database in (hg, spare):
+                    with suppress(headgate.Conflict, headgate.ConnectionFailed):
+                        database.maintain()
 
     thread = threading.Thread(target=maintain, daemon=True)
     thread.start()

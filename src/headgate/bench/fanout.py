@@ -1,13 +1,12 @@
 """One publisher, several consumers that each get everything.
 
-A Headgate stream is written once and has any number of consumers. pgmq needs a queue per consumer; its topics write the batch
-to all of them in one call, which is the fastest way that it has.
+A Headgate stream is written once and has any number of consumers. pgmq needs a queue per consumer; its topics write the
+batch to all of them in one call, which is the fastest way that it has.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 
 from . import backlog
@@ -23,22 +22,18 @@ _TARGET = 5.0
 
 def fanout(bench: Bench) -> list[Result]:
     """Messages a second from the first send to the last ack of the last consumer."""
-    with ExitStack() as stack:
-        publishers: dict[str, Place] = {}
-        consumers: dict[str, list[Place]] = {}
-        for kind in bench.kinds:
-            places = _places(bench, kind)
-            stack.callback(_drop, places)
-            publishers[kind], consumers[kind] = places[0], places
-        stack.callback(bench.crew.release)
+    consumers = {kind: _places(bench, kind) for kind in bench.kinds}
 
-        def measure(publisher: Place) -> float:
-            start = time.monotonic()
-            bench.crew.run([Task(publisher, "send", _BATCH, count=bench.plan.fanout_messages)])
-            bench.crew.run([Task(p, "drain", _BATCH, count=bench.plan.fanout_messages) for p in consumers[publisher.kind]])
-            return bench.plan.fanout_messages / (time.monotonic() - start)
+    def measure(publisher: Place) -> float:
+        start = time.monotonic()
+        bench.crew.run([Task(publisher, "send", _BATCH, count=bench.plan.fanout_messages)])
+        bench.crew.run([Task(p, "drain", _BATCH, count=bench.plan.fanout_messages) for p in consumers[publisher.kind]])
+        return bench.plan.fanout_messages / (time.monotonic() - start)
 
-        found = bench.rounds(publishers, measure)
+    found = bench.rounds({kind: places[0] for kind, places in consumers.items()}, measure)
+    bench.crew.release()
+    for places in consumers.values():
+        _drop(places)
     params: dict[str, int | str] = {"batch": _BATCH, "consumers": FANOUT, "messages": bench.plan.fanout_messages}
     return [compare("fanout", params, found, unit="msg/s", against="pgmq", target=_TARGET)]
 
@@ -51,7 +46,9 @@ def _places(bench: Bench, kind: str) -> list[Place]:
         backlog.create(place, names)
         return [replace(place, consumer=name) for name in names]
     queues = [
-        Place("pgmq_sql" if kind == "pgmq_sql" else "pgmq_client", bench.server.pgmq_url or "", f"{kind}_{i}", topic=kind)
+        Place(
+            "pgmq_sql" if kind == "pgmq_sql" else "pgmq_client", bench.server.pgmq_url or "", f"{kind}_{i}", topic=kind
+        )
         for i in range(FANOUT)
     ]
     for place in queues:

@@ -15,7 +15,7 @@ _TARGETS = {"p50": 5.0, "p99": 25.0, "max": None}
 
 
 def latency(bench: Bench) -> list[Result]:
-    """Milliseconds from the commit's confirmation to the handler, at a fixed rate: one publisher, one worker that waits."""
+    """Milliseconds from the commit's confirmation to the handler, at a fixed rate: one publisher, one worker."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in _TARGETS}
     with bench.queues(bench.kinds) as places:
         for _ in range(bench.plan.rounds):
@@ -27,7 +27,7 @@ def latency(bench: Bench) -> list[Result]:
         figures = {kind: median(values) for kind, values in found[name].items()}
         results.append(
             compare("latency", {"figure": name, "rate": RATE}, figures, unit="ms", against="pgmq", target=target,
-                    better="lower", target_is="value at most")
+                    target_is="value at most")
         )  # fmt: skip
     return results
 

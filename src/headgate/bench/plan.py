@@ -31,11 +31,11 @@ class Plan:
         if factor == 1:
             return self
         return replace(
-            self, rounds=1, seconds=max(0.02, self.seconds * factor), fanout_messages=int(self.fanout_messages * factor),
-            latency_seconds=max(0.2, self.latency_seconds * factor), deep_messages=int(self.deep_messages * factor),
-            pin_seconds=self.pin_seconds * factor,
+            self, rounds=1, seconds=max(0.02, self.seconds * factor),
+            fanout_messages=int(self.fanout_messages * factor), latency_seconds=max(0.2, self.latency_seconds * factor),
+            deep_messages=int(self.deep_messages * factor), pin_seconds=self.pin_seconds * factor,
         )  # fmt: skip
 
 
 FULL = Plan()
-QUICK = Plan(seconds=0.4, fanout_messages=20_000, latency_seconds=3, fill_seconds=60, pgmq_endures=False)
+QUICK = Plan(rounds=5, seconds=0.25, fanout_messages=20_000, latency_seconds=2, fill_seconds=60, pgmq_endures=False)

@@ -13,21 +13,21 @@ import psutil
 
 @dataclass(frozen=True)
 class Result:
-    """One line of a run. `pgmq` is the faster of its two ways to be called, `ratio` is Headgate's figure over `against`'s."""
+    """One line of a run. `pgmq` is the faster of its two, `ratio` is Headgate's figure over that of `against`."""
 
     name: str
     params: dict[str, int | str]
     unit: str
-    headgate: float
+    headgate: float | None = None
     pgmq: float | None = None
     pgmq_sql: float | None = None
     pgmq_client: float | None = None
     copy: float | None = None
-    baseline: float | None = None  # Headgate itself, without what the benchmark puts on it
+    baseline: float | None = None  # the same side without what the benchmark puts on it
     against: str | None = None
     ratio: float | None = None
     target: float | None = None
-    target_is: str = "ratio at least"
+    target_is: str = "ratio at least"  # or "value at most": then less is better
 
     @property
     def ok(self) -> bool | None:
@@ -35,7 +35,7 @@ class Result:
         if self.target is None:
             return None
         if self.target_is == "value at most":
-            return self.headgate <= self.target
+            return self.headgate is not None and self.headgate <= self.target
         return None if self.ratio is None else self.ratio >= self.target
 
     def as_json(self) -> dict[str, Any]:
@@ -59,18 +59,18 @@ class Run:
         return [r for r in self.results if r.ok is False]
 
 
-def compare(name: str, params: dict[str, int | str], found: dict[str, float], *, unit: str, against: str,
-            target: float | None = None, better: str = "higher", target_is: str = "ratio at least") -> Result:  # fmt: skip
+def compare(
+    name: str, params: dict[str, int | str], found: dict[str, float], *, unit: str, against: str,
+    target: float | None = None, target_is: str = "ratio at least",
+) -> Result:  # fmt: skip
     """The result of one figure a side. `against` is "pgmq", "copy" or "baseline"."""
+    figures: dict[str, float] = dict(found)
     called = [found[kind] for kind in ("pgmq_sql", "pgmq_client") if kind in found]
-    known = dict(found)
     if called:
-        known["pgmq"] = max(called) if better == "higher" else min(called)
-    other = known.get(against)
-    return Result(
-        name, params, unit, known["headgate"], known.get("pgmq"), found.get("pgmq_sql"), found.get("pgmq_client"),
-        found.get("copy"), found.get("baseline"), against, known["headgate"] / other if other else None, target, target_is,
-    )  # fmt: skip
+        figures["pgmq"] = min(called) if target_is == "value at most" else max(called)
+    own = figures["headgate"] if "headgate" in figures else figures["pgmq"]
+    ratio = own / figures[against] if figures.get(against) else None
+    return Result(name, params, unit, against=against, ratio=ratio, target=target, target_is=target_is, **figures)
 
 
 def machine(settings: dict[str, str]) -> dict[str, Any]:
@@ -85,7 +85,19 @@ def machine(settings: dict[str, str]) -> dict[str, Any]:
     }
 
 
-HEADINGS = ("benchmark", "parameters", "headgate", "pgmq", "pgmq, other way", "COPY", "baseline", "unit", "ratio", "target", "")
+HEADINGS = (
+    "benchmark",
+    "parameters",
+    "headgate",
+    "pgmq",
+    "pgmq, other way",
+    "COPY",
+    "baseline",
+    "unit",
+    "ratio",
+    "target",
+    "",
+)
 
 
 def cells(result: Result) -> tuple[str, ...]:
@@ -96,12 +108,12 @@ def cells(result: Result) -> tuple[str, ...]:
         other = r.pgmq_client if r.pgmq == r.pgmq_sql else r.pgmq_sql
     target = ""
     if r.target is not None:
-        target = f"≤ {r.target:g} {r.unit}" if r.target_is == "value at most" else f"≥ {r.target:g} × {r.against}"
+        target = f"≤ {r.target:g} {r.unit}" if r.target_is == "value at most" else f"≥ {r.target:g} x {r.against}"
     params = " ".join(f"{name}={value}" for name, value in r.params.items())
     verdict = {True: "ok", False: "below", None: ""}[r.ok]
     return (
         r.name, params, number(r.headgate), number(r.pgmq), number(other), number(r.copy), number(r.baseline), r.unit,
-        f"{r.ratio:.2f} × {r.against}" if r.ratio is not None else "", target, verdict,
+        f"{r.ratio:.2f} x {r.against}" if r.ratio is not None else "", target, verdict,
     )  # fmt: skip
 
 
@@ -111,7 +123,10 @@ def table(results: list[Result]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     kept = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows[1:])]
     left = {0, 1, 7, 9, 10}
-    lines = ["  ".join(row[i].ljust(widths[i]) if i in left else row[i].rjust(widths[i]) for i in kept).rstrip() for row in rows]
+    lines = [
+        "  ".join(row[i].ljust(widths[i]) if i in left else row[i].rjust(widths[i]) for i in kept).rstrip()
+        for row in rows
+    ]
     return "\n".join(lines)
 
 

@@ -32,6 +32,7 @@ class Server:
 
     headgate_url: str
     pgmq_url: str | None
+    spare_url: str  # a database with both
     version: str
     settings: dict[str, str]
 
@@ -55,19 +56,20 @@ def temporary_server(*, pgmq: bool) -> Iterator[Server]:
 def databases_on(url: str, *, pgmq: bool) -> Iterator[Server]:
     """Databases of our own on the server of `url`, dropped at the end. Nothing else on it is touched."""
     token = secrets.token_hex(4)
-    names = [f"headgate_bench_{token}", *([f"pgmq_bench_{token}"] if pgmq else [])]
+    names = [f"{side}_bench_{token}" for side in ("headgate", "pgmq", "spare")]
     try:
         with psycopg.connect(url, autocommit=True) as admin:
             try:
                 for name in names:
                     admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
                 urls = [make_conninfo(url, dbname=name) for name in names]
-                headgate.connect(urls[0], migrate=True).close()
-                if pgmq:
-                    _install_pgmq(urls[1])
+                for url in (urls[0], urls[2]):
+                    headgate.connect(url, migrate=True).close()
+                for url in urls[1:] if pgmq else ():
+                    _install_pgmq(url)
                 settings = {name: _scalar(admin, "select current_setting(%s)", name) for name in SETTINGS}
                 version = _scalar(admin, "select current_setting(%s)", "server_version").split()[0]
-                yield Server(urls[0], urls[1] if pgmq else None, version, settings)
+                yield Server(urls[0], urls[1] if pgmq else None, urls[2], version, settings)
             finally:
                 for name in names:
                     admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

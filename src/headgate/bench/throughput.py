@@ -17,8 +17,8 @@ def publish(bench: Bench) -> list[Result]:
     for connections in CONNECTIONS:
         for batch in BATCHES:
             copied = batch == 1000 and bench.server.pgmq_url is not None
-            with bench.queues((*bench.kinds, *(("copy",) if copied else ()))) as places:  # type: ignore[arg-type]
-                found = bench.rounds(places, lambda place: bench.publish(place, batch, connections))
+            with bench.queues([*bench.kinds, "copy"] if copied else bench.kinds) as places:
+                found = bench.rounds(places, bench.publish, batch, connections)
             params: dict[str, int | str] = {"batch": batch, "connections": connections}
             target = _PUBLISH.get((batch, connections))
             results.append(compare("publish", params, found, unit="msg/s", against="pgmq", target=target))
@@ -34,7 +34,7 @@ def consume(bench: Bench) -> list[Result]:
     for workers in WORKERS:
         for batch in BATCHES:
             with bench.queues(bench.kinds) as places:
-                found = bench.rounds(places, lambda place: bench.consume(place, batch, workers))
+                found = bench.rounds(places, bench.consume, batch, workers)
             params: dict[str, int | str] = {"batch": batch, "workers": workers}
             target = _CONSUME.get((batch, workers))
             results.append(compare("consume", params, found, unit="msg/s", against="pgmq", target=target))

@@ -14,15 +14,13 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from .. import schema, statements
 from ..connections import Row, literals, run_sync
-from ..encoding import interval
-from ..errors import ConnectionFailed, Error, NotAllowed, SchemaMissing, ServerTooOld, from_database
+from ..encoding import interval, whole
+from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
 from .insights import Insights
 from .stream import Stream
 
 if TYPE_CHECKING:
     from ..embedded import EmbeddedServer
-
-OLDEST_SERVER = 15
 
 
 class Headgate:
@@ -107,7 +105,10 @@ class Headgate:
                     ):
                         conn.execute(schema.install_sql(version).encode())
             except psycopg.Error as error:
-                raise from_database(error) or error from error
+                ours = from_database(error)
+                if isinstance(ours, NotAllowed):
+                    ours.hint = "migrate as the owner of the schema headgate, or, the first time, as a role with CREATE on the database"
+                raise ours or error from error
         return max(version, schema.newest_migration())
 
     def stream(
@@ -116,7 +117,8 @@ class Headgate:
     ) -> Stream:  # fmt: skip
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream."""
         if create:
-            params = (name, lanes, interval(dedup_window), max_message_bytes, segment_rows, True)
+            largest, rows = whole(max_message_bytes, "max_message_bytes"), whole(segment_rows, "segment_rows")
+            params = (name, whole(lanes, "lanes"), interval(dedup_window), largest, rows, True)
             self.run(statements.CREATE_STREAM, params)
         else:
             self.run(statements.STREAM_SETTINGS, (name,))
@@ -162,17 +164,20 @@ class Headgate:
 
     def _connect(self) -> Connection[tuple[Any, ...]]:
         try:
-            return Connection.connect(self.url, **self._settings(), connect_timeout=int(self._timeout))
+            timeout = max(2, int(self._timeout))  # libpq's least; 0 would mean to wait for ever
+            return Connection.connect(self.url, **self._settings(), connect_timeout=timeout)
+        except psycopg.ProgrammingError:  # it quotes the part it cannot read, which may be the password
+            raise InvalidArgument(
+                "the database's URL cannot be read",
+                hint="write postgresql://user:password@host:port/database, with %40 for an @ in the password and so on",
+            ) from None
         except psycopg.Error as error:
             raise from_database(error) or error from error
 
     def _check_server(self) -> None:
         with self._connect() as conn:
-            if conn.info.server_version < OLDEST_SERVER * 10000:
-                raise ServerTooOld(
-                    f"the server is PostgreSQL {conn.info.server_version // 10000}, Headgate needs {OLDEST_SERVER} or newer",
-                    hint="upgrade the server, or use headgate.connect() without a URL",
-                )
+            if (error := schema.check_server(conn.info.server_version)) is not None:
+                raise error
 
     def _check_schema(self) -> None:
         with self._connect() as conn:

@@ -6,22 +6,24 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 from psycopg import Connection
 
 from .. import statements
 from ..connections import Array
-from ..encoding import dump_json, interval
-from ..errors import InvalidArgument, SchemaMissing, StaleDelivery
+from ..encoding import dump_json, error_text, interval, whole
+from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
 from ..types import Backoff, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
+from ..worker_options import WorkerOptions
 from .message import Message
 
 if TYPE_CHECKING:
+    from ..worker import Worker
     from .client import Headgate
 
 SHORTEST_POLL = 0.001
@@ -30,6 +32,8 @@ LONGEST_POLL = 0.1
 
 class Consumer:
     """A named reader of a stream with its own progress; any number of workers share it."""
+
+    worker_type: ClassVar[type[Worker]]  # headgate.worker sets it: that layer stands above this one
 
     def __init__(
         self, hg: Headgate, stream: str, name: str, *, stream_id: int, order: Order = "none",
@@ -54,11 +58,11 @@ class Consumer:
 
         `acks` are messages (or ack_ids) that are done: they are settled in the same round trip.
         """
-        done = Array(m if isinstance(m, str) else m.ack_id for m in acks)
+        done = as_ids(acks)
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
-            params = (self.name, batch_size, worker or self.worker_name, done or None)
+            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
             try:
                 rows = self.hg.run(self._receive, params)
             except SchemaMissing:  # the stream was dropped, and perhaps made again
@@ -83,16 +87,18 @@ class Consumer:
     ) -> Settled:  # fmt: skip
         """Not done with these: deliver them again after `delay` (default: the consumer's backoff)."""
         query = statements.NACK_RELAXED if conn is None else statements.NACK
-        return self._settle(
-            query, messages, (interval(delay), None if error is None else error.replace("\x00", "")), conn
-        )
+        return self._settle(query, messages, (interval(delay), error_text(error)), conn)
+
+    def release(self, messages: Iterable[Message | str]) -> Settled:
+        """Hands back messages that were not worked on: they are due at once and the delivery does not count."""
+        return self._settle(statements.RELEASE, messages, (), None)
 
     def extend(self, messages: Iterable[Message | str], by: float | timedelta) -> Settled:
         """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
         return self._settle(statements.EXTEND, messages, (interval(by),), None)
 
     def _settle(self, query: str, messages: Iterable[Message | str], more: tuple[Any, ...], conn: Any) -> Settled:
-        ids = Array(m if isinstance(m, str) else m.ack_id for m in messages)
+        ids = as_ids(messages)
         if not ids:
             return Settled(0, 0)
         rows = self.hg.run(query, (self.stream, self.name, ids, *more), conn)
@@ -121,8 +127,29 @@ class Consumer:
         except StaleDelivery:
             raise
         except BaseException as error:
-            self.nack(messages, error=f"{type(error).__name__}: {error}")
+            with suppress(Error):  # without it they come again at their deadline; what went wrong is the news
+                self.nack(messages, error=f"{type(error).__name__}: {error}")
             raise
+
+    @overload
+    def worker(self, handler: Callable[[Message], Any], **options: Unpack[WorkerOptions]) -> Worker: ...
+
+    @overload
+    def worker(
+        self, handler: None = None, **options: Unpack[WorkerOptions]
+    ) -> Callable[[Callable[[Message], Any]], Worker]: ...
+
+    def worker(
+        self, handler: Callable[[Message], Any] | None = None, **options: Unpack[WorkerOptions]
+    ) -> Worker | Callable[[Callable[[Message], Any]], Worker]:
+        """A worker that calls `handler` for each message: `@consumer.worker(concurrency=8)`, then `handle.run()`.
+
+        What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs its
+        message is kept. `WorkerOptions` has the options. A plain function runs in threads.
+        """
+        if handler is None:
+            return lambda handler: self.worker_type(self, handler, **options)
+        return self.worker_type(self, handler, **options)
 
     def info(self) -> ConsumerInfo:
         """The consumer's settings and how far it is."""
@@ -143,7 +170,8 @@ class Consumer:
     ) -> None:  # fmt: skip
         """Changes the settings that are given; `clear` names settings to put back to none."""
         params = (
-            self.stream, self.name, as_filter(filter), interval(ack_wait), max_deliver, max_ack_pending,
+            self.stream, self.name, as_filter(filter), interval(ack_wait), whole(max_deliver, "max_deliver"),
+            whole(max_ack_pending, "max_ack_pending"),
             None if backoff is None else dump_json(backoff), Array(clear),
         )  # fmt: skip
         self.hg.run(statements.ALTER_CONSUMER, params)
@@ -172,13 +200,13 @@ class Consumer:
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
         """Gives dead letters back to the consumer: these, those whose key passes the filter, or all. Returns how many."""
-        return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), limit)
+        return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     def purge_dead(
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
         """Throws dead letters away; chosen as in `redrive`. Returns how many."""
-        return self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), limit)
+        return self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     def retry_now(self, seqs: Sequence[int] | None = None) -> int:
         """Makes parked messages due at once: these, or all. Returns how many."""
@@ -196,7 +224,22 @@ def as_filter(filter: str | list[str] | None) -> Array | None:
     """One key filter or several, as a parameter."""
     if filter is None:
         return None
+    if not isinstance(filter, (str, list, tuple)) or not all(isinstance(f, str) for f in filter):
+        raise InvalidFilter(f"{filter!r} is not a key filter", hint="pass a str such as 'orders.>', or a list of them")
     return Array([filter] if isinstance(filter, str) else filter)
+
+
+def as_ids(messages: Iterable[Message | str]) -> Array:
+    """The ack_ids of messages, as a parameter."""
+    if isinstance(messages, (str, Message)):
+        raise InvalidArgument(
+            "a single message was passed where several are taken", hint="pass a list of messages or ack_ids"
+        )
+    ids = Array(m.ack_id if isinstance(m, Message) else m for m in messages)
+    for id in ids:
+        if not isinstance(id, str):
+            raise InvalidAckId(f"{id!r} is not an ack_id", hint="pass messages as they were received, or their ack_id")
+    return ids
 
 
 def as_seqs(seqs: Sequence[int] | None) -> Array | None:

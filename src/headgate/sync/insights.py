@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import statements
 from ..connections import Array, Row
-from ..encoding import decode
+from ..encoding import decode, whole
 from ..errors import ConsumerNotFound, StreamNotFound
 from ..types import ConsumerInfo, DeadLetter, MessageState, PeekedMessage, State, StoredMessage, StreamInfo
 
@@ -57,7 +57,7 @@ class Insights:
     ) -> list[StoredMessage]:  # fmt: skip
         """Messages of a stream, whoever has read them."""
         wanted = None if filter is None else Array([filter] if isinstance(filter, str) else filter)
-        rows = self._hg.run(statements.MESSAGES, (stream, limit, newest_first, wanted, before, after))
+        rows = self._hg.run(statements.MESSAGES, (stream, whole(limit, "limit"), newest_first, wanted, before, after))
         return [StoredMessage(*_decoded(row)) for row in rows]
 
     def peek(
@@ -65,12 +65,20 @@ class Insights:
         before: int | None = None, after: int | None = None,
     ) -> list[PeekedMessage]:  # fmt: skip
         """Messages with their state for a consumer."""
-        params = (stream, consumer, limit, newest_first, None if states is None else Array(states), before, after)
+        params = (
+            stream,
+            consumer,
+            whole(limit, "limit"),
+            newest_first,
+            None if states is None else Array(states),
+            before,
+            after,
+        )
         return [PeekedMessage(*_decoded(row)) for row in self._hg.run(statements.PEEK, params)]
 
     def dead_letters(self, stream: str, consumer: str, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
         """A consumer's dead letters, oldest first."""
-        rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, limit, after))
+        rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, whole(limit, "limit"), after))
         return [DeadLetter(*_decoded(row)) for row in rows]
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..encoding import decode
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Message:
     """A message that was received and is to be settled: acked, nacked, or left to its deadline."""
 
-    __slots__ = ("_consumer", "ack_id", "attempt", "channel", "created_at", "headers", "key", "seq", "text")
+    __slots__ = ("_consumer", "ack_id", "attempt", "channel", "created_at", "headers", "key", "seq", "settled", "text")
 
     def __init__(self, consumer: Consumer, row: Any) -> None:
         self._consumer = consumer
@@ -27,6 +27,7 @@ class Message:
         self.channel: str | None
         self.attempt: int
         self.created_at: datetime
+        self.settled: Literal["acked", "nacked"] | None = None  # what this object was told; its consumer may know more
         (self.ack_id, self.seq, self.key, self.text, self.headers, self.channel, self.attempt, self.created_at) = row
 
     def __repr__(self) -> str:
@@ -44,11 +45,15 @@ class Message:
 
     def ack(self, *, conn: Any = None) -> bool:
         """Done with it. False when it was too late: the deadline had passed and it may be with another worker."""
-        return self._consumer.ack([self], conn=conn).settled == 1
+        answer = self._consumer.ack([self], conn=conn)
+        self.settled = "acked"
+        return answer.settled == 1
 
     def nack(self, *, delay: float | timedelta | None = None, error: str | None = None, conn: Any = None) -> bool:
         """Not done: deliver it again after `delay` (default: the consumer's backoff). False when it was too late."""
-        return self._consumer.nack([self], delay=delay, error=error, conn=conn).settled == 1
+        answer = self._consumer.nack([self], delay=delay, error=error, conn=conn)
+        self.settled = "nacked"
+        return answer.settled == 1
 
     def extend(self, by: float | timedelta) -> bool:
         """Moves the deadline of the whole delivery to `by` seconds from now. False when it was too late."""

@@ -34,15 +34,20 @@ create function headgate.receive_{stream}(p_consumer text, n int, p_worker text,
 language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
-  t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; busy boolean; tries int := 0; tried int[] := '{}';
-  c headgate.consumer; newest headgate.tick; l headgate.cursor; tick_id bigint; tick_at timestamptz; tick_hi bigint; to_tick bigint; rested boolean;
+  t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; tries int := 0; tried int[] := '{}';
+  c headgate.consumer; plain boolean; busy boolean; special boolean; moved boolean; chunk int; got_before boolean;
+  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; was_tick bigint; dummy text;
+  l headgate.cursor; at_lane int; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
   if not found then perform headgate.find_consumer(s.name, p_consumer) from headgate.stream s where s.id = {stream}; end if;
   if n is null or n not between 1 and 10000 then
     perform headgate.fail('HG010', format('a batch of %s messages is not possible', coalesce(n::text, 'null')), 'ask for 1 to 10,000 messages');
   end if;
+  -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
+  if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   deadline := t0 + c.ack_wait;
+  plain := not c.ordered and c.pattern is null;
   if c.max_ack_pending is not null and open is null then open := headgate.is_open(); end if;
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
@@ -68,103 +73,114 @@ begin
     if want <= 0 then return; end if;
   end if;
   loop
+    at_lane := null;
     l := null;
     if busy then
       -- the lane that waited longest, of those with work left; the others are looked at now and then, lest they starve
-      select k.* into l from headgate.cursor k
+      select k.lane, k.pos, k.to_hi, k.from_snap, k.to_snap, k.sweep_at, k.delivered,
+             not plain or k.pos >= k.to_hi or k.late is not null or coalesce(k.sweep_at <= t0, false)
+               or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane and p.visible_at <= t0)
+        into at_lane, at_pos, at_hi, at_from, at_to, at_sweep_at, at_delivered, special
+        from headgate.cursor k
        where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
        order by k.turn limit 1 for update skip locked;
     end if;
-    if l.lane is null then
-      select k.* into l from headgate.cursor k
-       where k.consumer = c.id and k.lane <> all(tried) and (
-             k.pos < k.to_hi or k.late is not null or k.sweep_at <= t0
-          or (k.to_tick <> tick_id and exists (select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))
-          or k.to_base < (select max(t.id) from headgate.tick t where t.stream = {stream} and t.late is not null)
-          or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane and p.visible_at <= t0)
-          or (c.ordered and exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
-       order by k.turn limit 1 for update skip locked;
-    end if;
-    if l.lane is null then
-      -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
-      exit when want < n or tries >= 8 or not exists (
-        select from headgate.cursor k where k.consumer = c.id and k.lane <> all(tried) and (
-           k.pos < k.to_hi or (k.to_tick <> tick_id and exists (
-             select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))));
-      tries := tries + 1;
-      perform pg_sleep(0.0005 * tries);
-      continue;
-    end if;
-    rested := false;
-    if l.sweep_at <= t0 then
-      l.sweep_at := headgate.take_apart(c, l.lane, t0);
-      rested := true;
-    end if;
-    if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
-    if exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at <= t0) then
-      return query
-      with p as materialized (select * from headgate.unpark(c, l.lane, want, t0)),
-      m as materialized (
-        select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at from p join headgate.message_{stream} m on m.seq = p.seq),
-      d as (
-        insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
-          select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
-                 case when c.ordered then array_agg(m.key order by m.seq) end, deadline, t0, p_worker from m having count(*) > 0
-          returning l.lane || '.' || id || '.' as prefix)
-      select d.prefix || m.seq, m.seq, m.key, m.data, m.headers, null::text, m.attempt, m.created_at from d, m order by m.seq;
-      get diagnostics got = row_count;
-      want := want - got;
-      l.delivered := l.delivered + got;
-      if got > 0 then l.sweep_at := least(l.sweep_at, deadline); end if;
-      rested := true;
-    end if;
-    if l.pos >= l.to_hi and l.late is null then  -- the span is done: begin the next one
-      to_tick := l.to_tick;
-      if l.to_tick <> tick_id then
+    if at_lane is null or special then
+      if at_lane is not null then
+        select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
+      else
+        select k.* into l from headgate.cursor k
+         where k.consumer = c.id and k.lane <> all(tried) and (
+               k.pos < k.to_hi or k.late is not null or k.sweep_at <= t0
+            or (k.to_tick <> tick_id and exists (select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))
+            or k.to_base < (select max(t.id) from headgate.tick t where t.stream = {stream} and t.late is not null)
+            or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane and p.visible_at <= t0)
+            or (c.ordered and exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
+         order by k.turn limit 1 for update skip locked;
+      end if;
+      if l.lane is null then
+        -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
+        exit when want < n or tries >= 8 or not exists (
+          select from headgate.cursor k where k.consumer = c.id and k.lane <> all(tried) and (
+             k.pos < k.to_hi or (k.to_tick <> tick_id and exists (
+               select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))));
+        tries := tries + 1;
+        perform pg_sleep(0.0005 * tries);
+        continue;
+      end if;
+      if l.sweep_at <= t0 then l.sweep_at := headgate.take_apart(c, l.lane, t0); end if;
+      if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
+      if exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at <= t0) then
+        return query
+        with p as materialized (select * from headgate.unpark(c, l.lane, want, t0)),
+        m as materialized (
+          select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at from p join headgate.message_{stream} m on m.seq = p.seq),
+        d as (
+          insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
+            select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
+                   case when c.ordered then array_agg(m.key order by m.seq) end, deadline, t0, p_worker from m having count(*) > 0
+            returning l.lane || '.' || id || '.' as prefix)
+        select d.prefix || m.seq, m.seq, m.key, m.data, m.headers, null::text, m.attempt, m.created_at from d, m order by m.seq;
+        get diagnostics got = row_count;
+        want := want - got;
+        l.delivered := l.delivered + got;
+        if got > 0 then l.sweep_at := least(l.sweep_at, deadline); end if;
+      end if;
+      moved := false;
+      if l.pos >= l.to_hi and l.late is null and l.to_tick <> tick_id then  -- the span is done: begin the next one
+        was_tick := l.to_tick;
         if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
         l := headgate.next_span(l, newest);
+        moved := l.to_tick <> was_tick;
       end if;
-      rested := true;
-      if l.to_tick <> to_tick then
+      if moved then
         update headgate.cursor k set from_tick = l.from_tick, from_snap = l.from_snap, from_lo = l.from_lo, to_tick = l.to_tick,
                to_base = l.to_base, to_snap = l.to_snap, to_lo = l.to_lo, to_hi = l.to_hi, pos = l.pos, late = l.late, turn = t0,
                sweep_at = l.sweep_at, delivered = l.delivered,
                mark_at = case when k.mark_at < t0 - interval '10 seconds' then t0 else k.mark_at end,
                mark_delivered = case when k.mark_at < t0 - interval '10 seconds' then k.delivered else k.mark_delivered end
          where k.consumer = c.id and k.lane = l.lane;
-        rested := false;
       end if;
+      if want = 0 or (l.pos >= l.to_hi and l.late is null) then
+        tried := tried || l.lane;
+        if not moved then
+          update headgate.cursor k set turn = t0, sweep_at = l.sweep_at, delivered = l.delivered where k.consumer = c.id and k.lane = l.lane;
+        end if;
+        exit when want = 0;
+        continue;
+      end if;
+      at_lane := l.lane; at_pos := l.pos; at_hi := l.to_hi; at_from := l.from_snap; at_to := l.to_snap; at_sweep_at := l.sweep_at; at_delivered := l.delivered;
+      special := not plain or l.late is not null;
     end if;
     got := 0;
-    if want = 0 or (l.pos >= l.to_hi and l.late is null) then
-      tried := tried || l.lane;
-      got := null;
-      if rested then
-        update headgate.cursor k set turn = t0, sweep_at = l.sweep_at, delivered = l.delivered where k.consumer = c.id and k.lane = l.lane;
-      end if;
-    elsif not c.ordered and c.pattern is null and l.late is null then
+    if not special then
       return query
       with m as materialized (
         select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at from headgate.message_{stream} m
-         where (m.lane, m.seq) > (l.lane, l.pos) and (m.lane, m.seq) <= (l.lane, l.to_hi) and m.seq > l.pos and m.seq <= l.to_hi
-           and pg_visible_in_snapshot(m.xid, l.to_snap) and not pg_visible_in_snapshot(m.xid, l.from_snap)
+         where (m.lane, m.seq) > (at_lane, at_pos) and (m.lane, m.seq) <= (at_lane, at_hi) and m.seq > at_pos and m.seq <= at_hi
+           and pg_visible_in_snapshot(m.xid, at_to) and not pg_visible_in_snapshot(m.xid, at_from)
          order by m.lane, m.seq limit want),
       d as (
         insert into headgate.delivery (consumer, lane, seqs, deadline, delivered_at, worker)
-          select c.id, l.lane, array_agg(m.seq), deadline, t0, p_worker from m having count(*) > 0 and count(m.deliver_at) = 0
-          returning l.lane || '.' || id || '.' as prefix, seqs),
+          select c.id, at_lane, array_agg(m.seq), deadline, t0, p_worker from m having count(*) > 0 and count(m.deliver_at) = 0
+          returning at_lane || '.' || id || '.' as prefix, seqs),
       u as (
-        update headgate.cursor k set pos = case when cardinality(d.seqs) < want then l.to_hi else d.seqs[want] end, turn = t0,
-               sweep_at = least(l.sweep_at, deadline), delivered = l.delivered + cardinality(d.seqs)
-          from d where k.consumer = c.id and k.lane = l.lane)
+        update headgate.cursor k set pos = case when cardinality(d.seqs) < want then at_hi else d.seqs[want] end, turn = t0,
+               sweep_at = least(at_sweep_at, deadline), delivered = at_delivered + cardinality(d.seqs)
+          from d where k.consumer = c.id and k.lane = at_lane)
       select d.prefix || m.seq, m.seq, m.key, m.data, m.headers, null::text, 1, m.created_at from d, m;
       get diagnostics got = row_count;
       want := want - got;
     end if;
-    if want > 0 and got = 0 then  -- a filter, keys in order, a late or delayed message, or nothing left
-      return query select * from headgate.sift_{stream}(c, l, want, p_worker, t0, deadline);
+    if got = 0 then  -- a filter, keys in order, a late or delayed message, or nothing left
+      select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
+      l.sweep_at := at_sweep_at; l.delivered := at_delivered;
+      -- look ever further ahead while nothing fits
+      chunk := case when chunk is null or got_before then case when c.pattern is null then want + 20 else want * 8 + 500 end else least(chunk * 4, 20000) end;
+      return query select * from headgate.sift_{stream}(c, l, want, chunk, p_worker, t0, deadline);
       get diagnostics got = row_count;
       want := want - got;
+      got_before := got > 0;
       if got = 0 and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = l.lane and (k.pos > l.pos or k.late is distinct from l.late))
       then tried := tried || l.lane; end if;
     end if;
@@ -174,16 +190,16 @@ end $$;
 $source$
 $template$;
 
--- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, worker, now, deadline) -> messages: the reading of a
--- span with a filter, with keys in order, or of what late transactions left below it. The caller holds the cursor.
+-- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the reading of a
+-- span with a filter, with keys in order, with delays, or of what late transactions left below it; at most `chunk` messages are
+-- looked at. The caller holds the cursor.
 create or replace function headgate.sift_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.sift_{stream}(c headgate.consumer, l headgate.cursor, want int, p_worker text, t0 timestamptz, deadline timestamptz)
+create function headgate.sift_{stream}(c headgate.consumer, l headgate.cursor, want int, chunk int, p_worker text, t0 timestamptz, deadline timestamptz)
 returns setof headgate.received language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   flying text[] := '{}'; any_parked boolean := false; crowded boolean := false;
-  chunk int := case when c.pattern is null then want + 20 else want * 8 + 500 end;
 begin
   if c.ordered then
     -- in this order: a message that is nacked at this moment is seen in flight, or parked, or both, but never as neither

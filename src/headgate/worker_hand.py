@@ -1,0 +1,251 @@
+"""What a worker has in hand: the messages it has claimed, and what is to be sent about those that are finished.
+
+No connections, no tasks; the clock is given. Everything here runs on the worker's event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .worker_options import Retry, WorkerSettings, as_seconds, default_delay, error_text
+
+log = logging.getLogger("headgate.worker")
+
+FOREVER = float("inf")
+# How long a finished message waits for others to be acked with it. To ack a part of a delivery costs more than all of
+# it, so a part waits longer; but not where the next message of a key waits for it.
+FLUSH_AFTER, FLUSH_PART_AFTER = 0.005, 0.02
+AHEAD = 0.5  # seconds' worth of messages to claim ahead: what one worker holds, no other one can take
+
+Nack = tuple[float | None, bool, str]  # delay (None: the consumer's backoff), whether to spread it, error
+
+
+class Delivery:
+    """A delivery with messages that are not finished."""
+
+    __slots__ = ("deadline", "done", "done_since", "id", "left", "lost", "total")
+
+    def __init__(self, id: str, deadline: float) -> None:
+        self.id = id
+        self.deadline = deadline
+        self.total = 0
+        self.left = 0  # not finished
+        self.done: list[str] = []  # ack_ids of finished messages, not sent yet
+        self.done_since = 0.0
+        self.lost = False  # the deadline had passed: another worker may have it
+
+
+class Work:
+    """One message to be handled."""
+
+    __slots__ = ("delivery", "message", "over", "started")
+
+    def __init__(self, message: Any, delivery: Delivery) -> None:
+        self.message = message
+        self.delivery = delivery
+        self.started = 0.0
+        self.over = False  # its result is decided; what its thread says later does not count
+
+
+class Hand:
+    """The messages in hand, and what is to be sent: acks, nacks, releases."""
+
+    def __init__(self, settings: WorkerSettings, clock: Callable[[], float], extra: dict[str, Any]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._extra = extra  # of log records
+        self.ordered = False
+        self.has_backoff = False  # the consumer says when failed messages come again
+        self.deliveries: dict[str, Delivery] = {}
+        self.claimed = 0  # messages in hand
+        self._blocked = 0  # those of them that wait for an earlier one of their key
+        self._keys: dict[str, deque[Work] | None] = {}  # if ordered: keys in hand, and what waits behind the first work
+        self._acks: list[str] = []
+        self._acks_messages = 0
+        self.nacks: dict[Nack, list[str]] = {}
+        self.releases: list[str] = []
+        self.send_at = FOREVER  # when something has to be sent at the latest
+        self.lost = 0
+        self._mean: float | None = None  # seconds that a handler takes
+
+    def room(self) -> int:
+        """How many messages to ask for now; 0 while it is not worth a call."""
+        s = self._settings
+        window = s.most_claimed
+        if s.prefetch is None:
+            if self._mean is None:
+                window = min(window, s.concurrency)
+            elif self._mean > 0:
+                window = min(window, s.concurrency + int(AHEAD * s.concurrency / self._mean))
+        active = self.claimed - self._blocked
+        room = min(s.batch_size, window - active, s.most_claimed - self.claimed)
+        if self.ordered:
+            # Messages of keys in hand would only be parked, at a price: ask when a runner has nothing to do.
+            is_worth_it = active < s.concurrency
+        else:
+            is_worth_it = active <= s.concurrency or room >= min(s.batch_size, window // 2)
+        return max(0, room) if is_worth_it else 0
+
+    def take(self, messages: Iterable[Any], deadline: float) -> list[Work]:
+        """Messages were received; returns those that may run now."""
+        ready: list[Work] = []
+        d = Delivery("", 0)
+        for m in messages:
+            if (id := m.delivery) != d.id:
+                d = self.deliveries[id] = Delivery(id, deadline)
+            d.total += 1
+            d.left += 1
+            self.claimed += 1
+            work = Work(m, d)
+            if self.ordered and m.key is not None:
+                if m.key in self._keys:
+                    behind = self._keys[m.key]
+                    if behind is None:
+                        behind = self._keys[m.key] = deque()
+                    behind.append(work)
+                    self._blocked += 1
+                    continue
+                self._keys[m.key] = None
+            ready.append(work)
+        return ready
+
+    def finish(self, work: Work, error: BaseException | None, seconds: float) -> Work | None:
+        """A handler has returned or raised; returns the message of the same key that may run now."""
+        if work.over:
+            return None
+        work.over = True
+        m, d = work.message, work.delivery
+        failed = False
+        if m.settled is not None:
+            failed = m.settled == "nacked"
+            if error is not None:
+                about = self._about(m, seconds, error)
+                log.warning("handler failed after it had settled its message", exc_info=error, extra=about)
+        elif d.lost:
+            self.lost += 1
+            log.warning("message lost: its deadline had passed", extra=self._about(m, seconds, error))
+        elif error is None:
+            if not d.done:
+                d.done_since = self._clock()
+                self.send_by(d.done_since + self._part_waits())
+            d.done.append(m.ack_id)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("message handled", extra=self._about(m, seconds, None))
+        else:
+            failed = True
+            self._fail(m, error, seconds)
+        self._mean = seconds if self._mean is None else self._mean + (seconds - self._mean) * 0.05
+        following = self._next_of_key(work, failed) if self._keys and m.key is not None else None
+        self._leave(d)
+        return following
+
+    def give_back(self, works: Sequence[Work]) -> None:
+        """These were not begun, nor was what waits behind a key: another worker may have them at once."""
+        behind = [work for waiting in self._keys.values() if waiting for work in waiting]
+        self._keys.clear()
+        self._blocked = 0
+        for work in (*works, *behind):
+            work.over = True
+            if not work.delivery.lost:
+                self.releases.append(work.message.ack_id)
+            self._leave(work.delivery)
+        if self.releases:
+            self.send_by(0)
+
+    def lose(self, d: Delivery, running: Iterable[Work]) -> None:
+        """The delivery is not ours any more."""
+        d.lost = True
+        d.done = []
+        settled = sum(work.delivery is d and work.message.settled is not None for work in running)
+        if d.left > settled:
+            extra = {**self._extra, "messages": d.left - settled}
+            log.warning("delivery lost: its deadline had passed", extra=extra)
+
+    def collect(self, *, everything: bool = False) -> tuple[list[str], int]:
+        """The acks to send now, and how many messages they are."""
+        acks, messages = self._acks, self._acks_messages
+        self._acks, self._acks_messages = [], 0
+        self.send_at = FOREVER
+        longest, now = self._part_waits(), self._clock()
+        for d in self.deliveries.values():
+            if d.done:
+                if everything or d.done_since + longest <= now:
+                    acks += d.done
+                    messages += len(d.done)
+                    d.done = []
+                else:
+                    self.send_by(d.done_since + longest)
+        return acks, messages
+
+    def put_back(self, acks: list[str], messages: int) -> None:
+        """They could not be sent, or that is not known: they go again, and a stale answer does no harm."""
+        if acks:
+            self._acks = acks + self._acks
+            self._acks_messages += messages
+            self.send_by(0)
+
+    def send_by(self, time: float) -> None:
+        if time < self.send_at:
+            self.send_at = time
+
+    def _part_waits(self) -> float:
+        return FLUSH_AFTER if self.ordered else FLUSH_PART_AFTER
+
+    def _leave(self, d: Delivery) -> None:
+        """One message of the delivery is no longer in hand."""
+        self.claimed -= 1
+        d.left -= 1
+        if d.left == 0:
+            self.deliveries.pop(d.id, None)
+            if d.done and not d.lost:
+                self._acks_messages += len(d.done)
+                if len(d.done) == d.total:
+                    self._acks.append(d.id)
+                else:
+                    self._acks += d.done
+                self.send_by(self._clock() + FLUSH_AFTER)
+        if self.claimed == 0 and self.send_at < FOREVER:
+            self.send_at = 0  # nothing else will come along
+
+    def _fail(self, m: Any, error: BaseException, seconds: float) -> None:
+        asked, option = error.delay if isinstance(error, Retry) else None, self._settings.retry_delay
+        delay: float | None = default_delay(m.attempt)
+        is_spread = True
+        try:
+            if asked is not None:
+                delay, is_spread = as_seconds(asked), False
+            elif option is not None:
+                delay, is_spread = as_seconds(option(m.attempt) if callable(option) else option), False
+            elif self.has_backoff:
+                delay, is_spread = None, False
+        except Exception:
+            log.exception("the delay of a retry is not a number of seconds", extra=self._about(m, seconds, error))
+        # what failed alike is nacked in one call
+        self.nacks.setdefault((delay, is_spread, error_text(error)), []).append(m.ack_id)
+        self.send_by(self._clock() + FLUSH_AFTER)
+        if isinstance(error, Retry):
+            log.info("message to be retried", extra=self._about(m, seconds, error))
+        else:
+            log.warning("handler failed", exc_info=error, extra=self._about(m, seconds, error))
+
+    def _next_of_key(self, work: Work, failed: bool) -> Work | None:
+        """After a failure, those of the same delivery are not run: the nack gives them back too."""
+        behind = self._keys.pop(work.message.key, None)
+        while behind:
+            later = behind.popleft()
+            self._blocked -= 1
+            if failed and later.delivery is work.delivery:
+                later.over = True
+                self._leave(later.delivery)
+                continue
+            self._keys[work.message.key] = behind
+            return later
+        return None
+
+    def _about(self, m: Any, seconds: float, error: BaseException | None) -> dict[str, Any]:
+        """The fields of a log record. Never the message's data."""
+        about = {**self._extra, "seq": m.seq, "key": m.key, "attempt": m.attempt, "seconds": round(seconds, 6)}
+        return about if error is None else {**about, "error": error_text(error)}

@@ -1,0 +1,104 @@
+"""What a worker is told, what it counts, and how a handler asks for another attempt. No connections, no loop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from .errors import InvalidArgument
+
+Delay = float | timedelta
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of `consumer.worker()`; `WorkerSettings` has their defaults."""
+
+    concurrency: int  # handlers that run at once
+    batch_size: int  # messages that one receive asks for
+    prefetch: int | None  # messages claimed and not finished, at most; None: what half a second's work needs
+    timeout: float | None  # seconds that a handler may take; then its message is nacked
+    retry_delay: Delay | Callable[[int], Delay] | None  # seconds, or a function of the attempt, until a failed message
+    grace: float  # seconds that running handlers have to finish when the worker stops
+    middleware: Sequence[Callable[..., Any]]  # f(message, call_next) around the handler, the first one outermost
+    signals: bool  # stop on SIGTERM and SIGINT (only where run() is called in the main thread)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """`WorkerOptions` with defaults, checked."""
+
+    concurrency: int = 8
+    batch_size: int = 100
+    prefetch: int | None = None
+    timeout: float | None = None
+    retry_delay: Delay | Callable[[int], Delay] | None = None
+    grace: float = 30
+    middleware: Sequence[Callable[..., Any]] = ()
+    signals: bool = True
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise InvalidArgument(f"a concurrency of {self.concurrency} is not possible", hint="choose 1 or more")
+        if not 1 <= self.batch_size <= 10_000:
+            raise InvalidArgument(f"a batch of {self.batch_size} messages is not possible", hint="ask for 1 to 10,000")
+        if self.prefetch is not None and self.prefetch < 1:
+            raise InvalidArgument(f"a prefetch of {self.prefetch} is not possible", hint="choose 1 or more")
+        if self.timeout is not None and self.timeout <= 0:
+            raise InvalidArgument(f"a timeout of {self.timeout} s is not possible", hint="choose more than 0, or None")
+        if self.grace < 0:
+            raise InvalidArgument(f"a grace of {self.grace} s is not possible", hint="choose 0 or more")
+
+    @property
+    def most_claimed(self) -> int:
+        """How many messages may be claimed and not finished: the handlers', a batch that waits, and one on its way."""
+        return self.prefetch or self.concurrency + 2 * self.batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """What a worker has done since it was made, and what it has in hand."""
+
+    received: int
+    acked: int
+    nacked: int
+    released: int  # handed back without an attempt
+    lost: int  # taken from this worker because a deadline had passed
+    reconnects: int
+    running: int
+    waiting: int
+
+
+class Retry(Exception):
+    """Raised by a handler: deliver the message again, after `delay` if given. It counts as an attempt."""
+
+    def __init__(self, message: str = "", *, delay: Delay | None = None) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+def default_delay(attempt: int) -> float:
+    """Seconds until the next attempt, where neither the consumer nor the worker says it: 1, 2, 4 … 300."""
+    return float(min(2 ** min(attempt - 1, 9), 300))
+
+
+def spread(delay: float) -> float:
+    """A fifth more or less, so that what failed together does not come back together."""
+    return delay * random.uniform(0.8, 1.2)
+
+
+def as_seconds(delay: Delay) -> float:
+    """A delay that the engine takes."""
+    return max(0.0, delay.total_seconds() if isinstance(delay, timedelta) else float(delay))
+
+
+def error_text(error: BaseException) -> str:
+    """What is stored with a message that failed: "Type: message", in characters that PostgreSQL can store."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return (f"{kind}: {text}" if text else kind)[:1000].encode("utf-8", "replace").decode()

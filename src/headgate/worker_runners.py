@@ -1,0 +1,221 @@
+"""What runs a worker's handlers: a fixed number of tasks (coroutine functions) or threads (plain functions).
+
+Both take messages one at a time from what waits, so a slow handler holds up no message behind it, and nothing is made
+per message. They report to `finished(work, error, seconds)` on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Protocol
+
+from .worker_hand import Work
+from .worker_options import Retry
+
+# A handler that never waits for anything would keep the loop from everything else: this often that is let in.
+YIELD_AFTER = 0.002
+
+Finished = Callable[[Work, BaseException | None, float], None]
+
+
+class Runners(Protocol):
+    """What the worker needs of them."""
+
+    tasks: list[asyncio.Task[None]]  # these end only by a fault, or when they are cancelled
+
+    def start(self) -> None: ...
+    def put(self, works: Iterable[Work]) -> None: ...
+    def take_back(self) -> list[Work]:
+        """What waits and was not begun; it waits no more."""
+
+    def running(self) -> list[Work]: ...
+    def abandon(self) -> None:
+        """Ends what runs, as far as that is possible, and reports it as failed."""
+
+    def close(self) -> None: ...
+
+
+def _stopped() -> Retry:
+    return Retry("the worker stopped before the handler had finished", delay=0)
+
+
+def _late(seconds: float) -> TimeoutError:
+    return TimeoutError(f"the handler took longer than {seconds:g} s")
+
+
+class TaskRunners:
+    """Runs coroutine functions in `count` tasks of the worker's loop."""
+
+    def __init__(
+        self, call: Callable[[Any], Awaitable[Any]], count: int, timeout: float | None, finished: Finished
+    ) -> None:
+        self._call = call
+        self._timeout = timeout
+        self._finished = finished
+        self._waiting: deque[Work] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._slots: list[Work | None] = [None] * count
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self.tasks = [asyncio.create_task(self._run(slot)) for slot in range(len(self._slots))]
+
+    def put(self, works: Iterable[Work]) -> None:
+        self._waiting.extend(works)
+        for _ in range(min(len(self._waiting), len(self._idle))):
+            if not (idle := self._idle.popleft()).done():
+                idle.set_result(None)
+
+    def take_back(self) -> list[Work]:
+        works = list(self._waiting)
+        self._waiting.clear()
+        return works
+
+    def running(self) -> list[Work]:
+        return [work for work in self._slots if work is not None]
+
+    def abandon(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+    def close(self) -> None:
+        self.abandon()
+
+    async def _run(self, slot: int) -> None:
+        loop, waiting, slots, call = asyncio.get_running_loop(), self._waiting, self._slots, self._call
+        task = asyncio.current_task()
+        assert task is not None
+        let_in = monotonic()
+        while True:
+            if not waiting:
+                idle = loop.create_future()
+                self._idle.append(idle)
+                await idle
+                let_in = monotonic()
+                continue
+            work = waiting.popleft()
+            if work.delivery.lost:
+                self._finished(work, None, 0)
+                continue
+            slots[slot] = work
+            error: BaseException | None = None
+            started = monotonic()
+            try:
+                if self._timeout is None:
+                    await call(work.message)
+                else:
+                    error = await self._call_in_time(work, self._timeout)
+            except Exception as raised:
+                error = raised
+            except asyncio.CancelledError as raised:
+                if task.cancelling():
+                    slots[slot] = None
+                    self._finished(work, _stopped(), monotonic() - started)
+                    raise
+                error = raised  # the handler's own: something it waited for was cancelled
+            slots[slot] = None
+            now = monotonic()
+            self._finished(work, error, now - started)
+            if now - let_in > YIELD_AFTER:
+                await asyncio.sleep(0)
+                let_in = monotonic()
+
+    async def _call_in_time(self, work: Work, seconds: float) -> BaseException | None:
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                await self._call(work.message)
+        except TimeoutError as raised:
+            return _late(seconds) if limit.expired() else raised
+        return None
+
+
+class ThreadRunners:
+    """Runs plain functions in `count` threads. A thread cannot be ended: one that is late is only counted out.
+
+    They are daemons, so that a handler that never returns does not keep a stopped process from ending.
+    """
+
+    def __init__(self, call: Callable[[Any], Any], count: int, timeout: float | None, finished: Finished) -> None:
+        self._call = call
+        self._timeout = timeout
+        self._finished = finished
+        self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._slots: list[Work | None] = [None] * count
+        self._results: deque[tuple[Work, BaseException | None, float]] = deque()
+        self._reporting = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for slot in range(len(self._slots)):
+            threading.Thread(target=self._run, args=(slot,), name=f"headgate-worker-{slot}", daemon=True).start()
+        if self._timeout is not None:
+            self.tasks = [asyncio.create_task(self._watch(self._timeout))]
+
+    def put(self, works: Iterable[Work]) -> None:
+        for work in works:
+            self._waiting.put(work)
+
+    def take_back(self) -> list[Work]:
+        works = []
+        with suppress(queue.Empty):
+            while (work := self._waiting.get_nowait()) is not None:
+                works.append(work)
+        return works
+
+    def running(self) -> list[Work]:
+        return [work for work in self._slots if work is not None]
+
+    def abandon(self) -> None:
+        for work in self.running():
+            self._finished(work, _stopped(), monotonic() - work.started)
+
+    def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        for _ in self._slots:
+            self._waiting.put(None)
+
+    def _run(self, slot: int) -> None:
+        waiting, slots, call = self._waiting, self._slots, self._call
+        while (work := waiting.get()) is not None:
+            error: BaseException | None = None
+            work.started = monotonic()
+            slots[slot] = work
+            if not work.delivery.lost:
+                try:
+                    call(work.message)
+                except BaseException as raised:  # SystemExit too: it would end this thread and nothing else
+                    error = raised
+            slots[slot] = None
+            self._results.append((work, error, monotonic() - work.started))
+            # One wake-up of the loop for all that finishes before it gets there. The flag is cleared before the results
+            # are read, so none is left behind.
+            if not self._reporting:
+                self._reporting = True
+                assert self._loop is not None
+                with suppress(RuntimeError):  # the worker has stopped and its loop is closed
+                    self._loop.call_soon_threadsafe(self._report)
+            work = None
+
+    def _report(self) -> None:
+        self._reporting = False
+        results = self._results
+        while results:
+            self._finished(*results.popleft())
+
+    async def _watch(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(min(seconds / 10, 0.5))
+            now = monotonic()
+            for work in self.running():
+                if now - work.started > seconds and not work.over:
+                    self._finished(work, _late(seconds), now - work.started)

@@ -1,0 +1,154 @@
+"""`headgate bench` on a small scale, and the command line around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import headgate
+from headgate import cli
+from headgate.bench.crew import Crew, Task
+from headgate.bench.results import Run, compare, table
+from headgate.bench.run import BENCHMARKS
+from headgate.bench.sides import MESSAGE_BYTES, Place, compact, messages
+from headgate.cluster import Cluster
+
+SMALL = ["--quick", "--scale", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def everything(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    """What `headgate bench --json --report DIR` prints, and DIR."""
+    report = tmp_path_factory.mktemp("report")
+    done = subprocess.run(
+        [sys.executable, "-m", "headgate.cli", "bench", *SMALL, "--json", "--report", report, "--database", cluster.url()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), report
+
+
+def test_every_benchmark_gives_figures(everything: tuple[dict, Path]) -> None:
+    run, _ = everything
+    assert {r["name"] for r in run["results"]} == set(BENCHMARKS) == set(cli.BENCHMARKS)
+    for result in run["results"]:
+        assert result["headgate"] > 0
+        assert result["ratio"] > 0
+        if result["name"] in ("publish", "consume", "fanout", "latency"):
+            fastest = min if result["unit"] == "ms" else max
+            assert result["pgmq"] == fastest(result["pgmq_sql"], result["pgmq_client"]) > 0
+    assert run["versions"].keys() >= {"headgate", "pgmq", "postgresql", "psycopg", "python"}
+    assert run["machine"]["cores"] >= 1
+
+
+def test_targets_are_judged(everything: tuple[dict, Path]) -> None:
+    run, _ = everything
+    judged = [r for r in run["results"] if r["target"] is not None]
+    assert all(isinstance(r["ok"], bool) for r in judged)
+    kinds = {(r["name"], r["against"]) for r in judged}
+    assert kinds >= {
+        ("publish", "pgmq"),
+        ("publish", "copy"),
+        ("consume", "pgmq"),
+        ("fanout", "pgmq"),
+        ("latency", "pgmq"),
+    }
+    assert kinds >= {("backlog", "baseline"), ("pinned", "baseline")}
+
+
+def test_the_report_has_tables_and_plots_and_names_no_machine(everything: tuple[dict, Path]) -> None:
+    _, report = everything
+    page = (report / "README.md").read_text()
+    assert "## Publishing" in page
+    assert "## Pinned snapshot" in page
+    for plot in ("publish.png", "consume.png", "latency.png"):
+        assert f"({plot})" in page
+        assert (report / plot).read_bytes().startswith(b"\x89PNG")
+    assert os.uname().nodename not in page
+    assert "/tmp" not in page
+
+
+def test_nothing_stays_on_the_server(everything: tuple[dict, Path], cluster: Cluster) -> None:
+    with psycopg.connect(cluster.url()) as connection:
+        assert connection.execute("select datname from pg_database where datname ~ '_bench_'").fetchall() == []
+
+
+def test_some_benchmarks_of_headgate_alone(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["bench", "fanout", *SMALL, "--only-headgate", "--check", "--database", cluster.url()]
+    assert cli.main(args) == 0  # nothing to compare with, so nothing is below its target
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1].startswith("fanout")
+    assert "fanout:" in shown.err
+
+
+def test_an_unknown_benchmark_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "nonsense"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "nonsense" in shown.err
+
+
+def test_messages_are_as_long_as_said() -> None:
+    assert {len(compact(m)) for m in messages(1000)} == {MESSAGE_BYTES}
+
+
+def test_a_result_below_its_target_is_marked() -> None:
+    found = {"headgate": 100.0, "pgmq_sql": 80.0, "pgmq_client": 60.0}
+    below = compare("publish", {"batch": 1}, found, unit="msg/s", against="pgmq", target=1.8)
+    assert (below.pgmq, below.ratio, below.ok) == (80.0, 1.25, False)
+    fast = compare("latency", {}, {"headgate": 4.0}, unit="ms", against="pgmq", target=5, target_is="value at most")
+    assert fast.ok is True
+    assert Run({}, {}, [below, fast]).below == [below]
+    assert table([below]).splitlines()[1].endswith("below")
+
+
+def test_an_error_in_a_worker_process_ends_the_run(cluster: Cluster) -> None:
+    with Crew() as crew, pytest.raises(headgate.Error, match="a worker process failed"):
+        crew.run([Task(Place("pgmq_sql", cluster.url(), "missing"), "publish", 1, 0.1)])
+
+
+def test_the_death_of_a_worker_process_ends_the_run(cluster: Cluster) -> None:
+    with Crew() as crew:
+        crew._start(1)
+        crew._workers[0][0].kill()
+        with pytest.raises(headgate.Error, match="died"):
+            crew.run([Task(Place("pgmq_sql", cluster.url(), "missing"), "publish", 1, 0.1)])
+
+
+def test_migrate_prints_the_version(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with psycopg.connect(cluster.url(), autocommit=True) as connection:
+        connection.execute("create database test_cli")
+    assert cli.main(["migrate", "--database", cluster.url("test_cli")]) == 0
+    version = int(capsys.readouterr().out)
+    assert cli.main(["migrate", "--json", "--database", cluster.url("test_cli")]) == 0
+    assert json.loads(capsys.readouterr().out) == {"version": version}
+
+
+def test_an_error_is_told_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["migrate", "--database", "postgresql://nobody@127.0.0.1:1/none"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert "\nhint: " in shown.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_runs_until_it_is_told_to_stop(database_url: str, number: signal.Signals) -> None:
+    environment = {**os.environ, "HEADGATE_DATABASE_URL": database_url}
+    with subprocess.Popen(
+        [sys.executable, "-m", "headgate.cli", "up"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as up:
+        try:
+            assert up.stdout is not None
+            assert up.stdout.readline().strip() == database_url
+            up.send_signal(number)
+            assert up.wait(20) == 0
+        finally:
+            up.kill()
