@@ -36,8 +36,10 @@ _database_numbers = itertools.count(1)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep temporary files of our own: pytest, started once more, shuts other users out of the directory of all its runs,
-    and PostgreSQL is another user when we are root."""
+    """For root, keep temporary files in a directory of this run's own.
+
+    PostgreSQL is then another user, whom the next start of pytest shuts out of the directory that all its runs share.
+    """
     if os.geteuid() == 0 and not config.option.basetemp:
         config.option.basetemp = tempfile.mkdtemp(prefix="headgate-test-")
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))

@@ -28,7 +28,8 @@ def everything(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tu
     """What `headgate bench --json --report DIR` prints, and DIR."""
     report = tmp_path_factory.mktemp("report")
     done = subprocess.run(
-        [sys.executable, "-m", "headgate.cli", "bench", *SMALL, "--json", "--report", report, "--database", cluster.url()],
+        [sys.executable, "-m", "headgate.cli", "bench", *SMALL, "--json", "--report", report],
+        env={**os.environ, "HEADGATE_DATABASE_URL": cluster.url()},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

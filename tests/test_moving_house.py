@@ -227,7 +227,7 @@ def test_workers_that_come_at_once(database_url: str, fresh: Cluster, bin_dir: P
         tick(db)
     url = move(bin_dir, database_url, fresh, tmp_path / "dump")
     with psycopg.connect(url, autocommit=True) as mover, psycopg.connect(url, autocommit=True) as db:
-        # holds the house until it commits; in one string, so that it is not taken for a transaction that was open already
+        # holds the house until it commits; in one string: not taken for a transaction that was open already
         mover.execute("begin; select headgate.receive('s', 'c', 10)")
         db.execute("set lock_timeout = '100ms'")
         assert drain(db) is not None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -30,51 +32,39 @@ def version() -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-@pytest.fixture(params=["pooler=True", "prepared statements"])
+@contextmanager
+def bouncer(database_url: str, cluster: Cluster, home: Path, prepared: bool) -> Iterator[str]:
+    """PgBouncer in front of a database, with three server connections, on a unix socket of its own; gives the URL."""
+    assert PGBOUNCER
+    for directory in (home, *home.parents[:2]):
+        directory.chmod(directory.stat().st_mode | 0o711)  # it does not run as root, like PostgreSQL
+    run, config = home / "bouncer", home / "pgbouncer.ini"
+    run.mkdir()
+    run.chmod(0o777)
+    config.write_text(
+        f"[databases]\n* = host={cluster.socket_dir} port={cluster.port} user=postgres\n"
+        "[pgbouncer]\npool_mode = transaction\ndefault_pool_size = 3\nmax_client_conn = 100\nauth_type = any\n"
+        f"unix_socket_dir = {run}\nlisten_addr =\nlisten_port = 6432\n"
+        + ("max_prepared_statements = 100\n" if prepared else "")
+    )
+    config.chmod(0o644)
+    user = ["-u", cluster.data_dir.owner()] if os.geteuid() == 0 else []
+    process = subprocess.Popen([PGBOUNCER, "-q", *user, str(config)], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until((run / ".s.PGSQL.6432").exists, 10)
+        name = psycopg.conninfo.conninfo_to_dict(database_url)["dbname"]
+        yield f"postgresql://postgres@/{name}?host={run}&port=6432"
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+@pytest.fixture(params=["pooler=True", *(["prepared statements"] if version() >= (1, 21) else [])])
 def hg(request: pytest.FixtureRequest, database_url: str, cluster: Cluster, tmp_path: Path) -> Iterator[headgate.Headgate]:
-    """A client behind PgBouncer with three server connections. Since 1.21 it knows prepared statements."""
+    """A client behind PgBouncer, which knows prepared statements since 1.21."""
     prepared = request.param == "prepared statements"
-    if prepared and version() < (1, 21):
-        pytest.skip(f"PgBouncer {version()} does not know prepared statements; 1.21 does")
     with bouncer(database_url, cluster, tmp_path, prepared) as url, headgate.connect(url, pooler=not prepared) as hg:
         yield hg
-
-
-class bouncer:  # noqa: N801
-    """PgBouncer in front of a database, on a unix socket of its own."""
-
-    def __init__(self, database_url: str, cluster: Cluster, home: Path, prepared: bool) -> None:
-        self.name = psycopg.conninfo.conninfo_to_dict(database_url)["dbname"]
-        for directory in (home, *home.parents[:2]):
-            directory.chmod(directory.stat().st_mode | 0o711)  # it does not run as root either
-        self.run = home / "bouncer"
-        self.run.mkdir()
-        self.run.chmod(0o777)
-        self.config = home / "pgbouncer.ini"
-        self.config.write_text(
-            f"[databases]\n* = host={cluster.socket_dir} port={cluster.port} user=postgres\n"
-            "[pgbouncer]\npool_mode = transaction\ndefault_pool_size = 3\nmax_client_conn = 100\nauth_type = any\n"
-            f"unix_socket_dir = {self.run}\nlisten_addr =\nlisten_port = 6432\nunix_socket_mode = 0777\n"
-            f"ignore_startup_parameters = extra_float_digits\nserver_reset_query = discard all\n"
-            + ("max_prepared_statements = 100\n" if prepared else "")
-        )
-        self.config.chmod(0o644)
-        self.user = cluster.data_dir.owner()
-
-    def __enter__(self) -> str:
-        assert PGBOUNCER
-        command = [PGBOUNCER, "-q", str(self.config)]
-        import os
-
-        if os.geteuid() == 0:
-            command[1:1] = ["-u", self.user]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        wait_until((self.run / ".s.PGSQL.6432").exists, 10)
-        return f"postgresql://postgres@/{self.name}?host={self.run}&port=6432"
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.communicate(timeout=10)
 
 
 def test_everything_works(hg: headgate.Headgate) -> None:

@@ -300,3 +300,30 @@ def test_max_ack_pending_in_a_longer_transaction_holds_nobody_up(db: Connection,
     assert len(receive(session, n=5)) == 5
     db.execute("set lock_timeout = '50ms'")
     assert receive(db, n=5)
+
+
+def test_a_clock_that_went_back_does_not_stop_ticks(db: Connection) -> None:
+    create(db, "c")
+    send(db, "first")
+    assert datas(drain(db)) == ["first"]
+    db.execute("update headgate.tick set at = at + interval '1 hour'")
+    send(db, "second")
+    assert datas(drain(db)) == ["second"]
+
+
+def test_a_late_commit_does_not_wait_behind_a_backlog(db: Connection, connect: Connect) -> None:
+    """While lanes have work left, and no further seq is drawn, what commits out of order is still found soon."""
+    create(db, "c")
+    slow = connect()
+    send(slow, "slow", key="slow")
+    send_many(db, ["x"] * 10_000, [f"k{i}" for i in range(10_000)])
+    receive(db, n=1)
+    slow.commit()
+    time.sleep(0.03)  # a tick is made again after 20 ms
+    seen = 0
+    for _ in range(400):
+        got = receive(db, n=20)
+        seen += len(got)
+        if "slow" in datas(got):
+            break
+    assert seen < 8_000

@@ -18,11 +18,12 @@ HEAD = """\
 
 Generated from the headers of `src/headgate/sql/functions/*.sql` by `make docs`: do not edit.
 
-Functions and views of schema `headgate` are the interface; its tables are private. Every function can be called from any client,
-inside any transaction. Errors have an SQLSTATE of class `HG` and a hint. `"order"` is a reserved word of SQL: quote it.
+Functions and views of schema `headgate` are the interface; its tables are private. Every function can be called from
+any client, inside any transaction. Errors have an SQLSTATE of class `HG` and a hint. `"order"` is a reserved word of
+SQL: quote it.
 
-The consumer loop: call `receive` with the ack_ids of the messages that you have finished; work on what it returns; call it again. Call
-`nack` for a message that failed, `extend` for one that takes longer than the consumer's `ack_wait`.
+The consumer loop: call `receive` with the ack_ids of the messages that you have finished; work on what it returns; call
+it again. Call `nack` for a message that failed, `extend` for one that takes longer than the consumer's `ack_wait`.
 """
 
 ROLES = {
@@ -80,7 +81,9 @@ def page() -> str:
             prose, arguments = known[name]
             parts.append(f"\n### {name}\n\n```sql\nheadgate.{name}({arguments})\n```\n\n{prose}\n")
     parts.append(
-        "\n## Views\n\nFor members of `headgate_monitor`. Each stream also has a view `headgate.log_<stream>` of its messages.\n\n| view | a row is |\n|---|---|\n"
+        "\n## Views\n\nFor members of `headgate_monitor`. "
+        "Each stream also has a view `headgate.log_<stream>` of its messages."
+        "\n\n| view | a row is |\n|---|---|\n"
     )
     parts.extend(f"| `headgate.{name}` | {what} |\n" for name, what in views())
     return "".join(parts)

@@ -1,14 +1,14 @@
 """Headgate: a message queue and an event stream that live inside PostgreSQL.
 
-    import headgate
+import headgate
 
-    hg = headgate.connect()                                   # an embedded PostgreSQL in ./.headgate, or connect(url)
-    orders = hg.stream("orders", create=True)
-    orders.send({"quantity": 4}, key="orders.cus_a.ord_1")
-    billing = orders.consumer("billing", create=True)
-    for m in billing.receive(10, wait=5):
-        print(m.data)
-        m.ack()
+hg = headgate.connect()                                   # an embedded PostgreSQL in ./.headgate, or connect(url)
+orders = hg.stream("orders", create=True)
+orders.send({"quantity": 4}, key="orders.cus_a.ord_1")
+billing = orders.consumer("billing", create=True)
+for m in billing.receive(10, wait=5):
+    print(m.data)
+    m.ack()
 """
 
 from __future__ import annotations
@@ -48,8 +48,15 @@ from .worker_options import Retry, WorkerOptions, WorkerStats
 __version__ = "0.1.0"
 
 
-def connect(url: str | None = None, *, migrate: bool | None = None, directory: str | None = None, max_connections: int = 16,
-            timeout: float = 30, pooler: bool = False) -> Headgate:  # fmt: skip
+def connect(
+    url: str | None = None,
+    *,
+    migrate: bool | None = None,
+    directory: str | None = None,
+    max_connections: int = 16,
+    timeout: float = 30,
+    pooler: bool = False,
+) -> Headgate:
     """Connects to a database with Headgate in it, or, without a URL, to a private PostgreSQL in `./.headgate`.
 
     `migrate=True` installs or upgrades the schema first; by default only an embedded server's schema is.
@@ -59,9 +66,14 @@ def connect(url: str | None = None, *, migrate: bool | None = None, directory: s
 
 
 async def connect_async(
-    url: str | None = None, *, migrate: bool | None = None, directory: str | None = None, max_connections: int = 16,
-    timeout: float = 30, pooler: bool = False,
-) -> AsyncHeadgate:  # fmt: skip
+    url: str | None = None,
+    *,
+    migrate: bool | None = None,
+    directory: str | None = None,
+    max_connections: int = 16,
+    timeout: float = 30,  # noqa: ASYNC109 - of the pool's connections, not of this call
+    pooler: bool = False,
+) -> AsyncHeadgate:
     """`connect` for asyncio."""
     hg = AsyncHeadgate(url, directory=directory, max_connections=max_connections, timeout=timeout, pooler=pooler)
     return await hg.open(migrate=migrate)

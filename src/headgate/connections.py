@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from .encoding import array_literal
 from .errors import InvalidArgument
 
-Row = Sequence[Any]
+Row = tuple[Any, ...]
 
 
 class Array(list[Any]):
@@ -56,8 +56,12 @@ async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     if library == "asyncpg":
         numbers = iter(range(1, len(params) + 1))
         numbered = re.sub("%s", lambda _: f"${next(numbers)}", query)
-        return [tuple(row) for row in await conn.fetch(numbered, *(list(p) if isinstance(p, Array) else p for p in params))]
-    raise _unknown(conn, "a psycopg.AsyncConnection, a SQLAlchemy AsyncConnection or AsyncSession, or an asyncpg Connection")
+        return [
+            tuple(row) for row in await conn.fetch(numbered, *(list(p) if isinstance(p, Array) else p for p in params))
+        ]
+    raise _unknown(
+        conn, "a psycopg.AsyncConnection, a SQLAlchemy AsyncConnection or AsyncSession, or an asyncpg Connection"
+    )
 
 
 # Telling sync from async before anything runs: a statement on the wrong kind would have run already when `await` fails.

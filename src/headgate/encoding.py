@@ -1,7 +1,7 @@
 """How data becomes a message's text and back.
 
-A dict or list is JSON, a str is itself, bytes are base64. Only what could not be told apart on the way back gets a header:
-bytes, JSON scalars, and text that looks like JSON.
+A dict or list is JSON, a str is itself, bytes are base64. Only what could not be told apart on the way back gets a
+header: bytes, JSON scalars, and text that looks like JSON.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def interval(value: float | timedelta | None) -> str | None:
     return f"{seconds:.6f} seconds"
 
 
-def _checked(text: Any) -> Any:
+def _checked(text: str | None) -> str | None:
     if text is not None and "\x00" in text:
         raise InvalidText(
             "the text contains a NUL character, which PostgreSQL cannot store",

@@ -1,7 +1,7 @@
 """The database's schema: which scripts make it, and whether a database has the one that this code needs.
 
-Migrations (`sql/migrations/NNNN_name.sql`) change tables and run once each. Functions and views (`sql/functions/*.sql`) are
-re-applied on every upgrade, so that a file always shows the current definition.
+Migrations (`sql/migrations/NNNN_name.sql`) change tables and run once each. Functions and views (`sql/functions/*.sql`)
+are re-applied on every upgrade, so that a file always shows the current definition.
 """
 
 from __future__ import annotations

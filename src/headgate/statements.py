@@ -39,7 +39,7 @@ ALTER_CONSUMER = (
     "select headgate.alter_consumer(%s, %s, filter => %s::text[], ack_wait => %s::text::interval, max_deliver => %s, "
     "max_ack_pending => %s, backoff => %s::text::jsonb, clear => %s::text[])"
 )
-CONSUMER_SETTINGS = "select stream_id, \"order\", ack_wait, backoff from headgate.consumer_settings(%s, %s)"
+CONSUMER_SETTINGS = 'select stream_id, "order", ack_wait, backoff from headgate.consumer_settings(%s, %s)'
 DROP_CONSUMER = "select headgate.drop_consumer(%s, %s)"
 PAUSE = "select headgate.pause(%s, %s)"
 RESUME = "select headgate.resume(%s, %s)"

@@ -110,7 +110,7 @@ class MessageState:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that failed too often. `seq` is its place in the dead-letter stream, `source_seq` where it came from."""
+    """A message that failed too often: `seq` is its place in the dead-letter stream, `source_seq` in its own."""
 
     seq: int
     key: str | None

@@ -31,9 +31,14 @@ class AsyncHeadgate:
     """
 
     def __init__(
-        self, url: str | None = None, *, directory: str | None = None, max_connections: int = 16, timeout: float = 30,
+        self,
+        url: str | None = None,
+        *,
+        directory: str | None = None,
+        max_connections: int = 16,
+        timeout: float = 30,
         pooler: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._given_url = url
         self._directory = directory
         self._max_connections = max_connections
@@ -71,9 +76,15 @@ class AsyncHeadgate:
                 await self.migrate()
             await self._check_schema()
             self._pool = AsyncConnectionPool(
-                self.url, kwargs=self._settings(), min_size=0, max_size=self._max_connections, open=False,
-                timeout=self._timeout, name="headgate", check=None,
-            )  # fmt: skip
+                self.url,
+                kwargs=self._settings(),
+                min_size=0,
+                max_size=self._max_connections,
+                open=False,
+                timeout=self._timeout,
+                name="headgate",
+                check=None,
+            )
             await self._pool.open()
         except BaseException:
             await self.close()
@@ -97,7 +108,9 @@ class AsyncHeadgate:
     async def __aenter__(self) -> AsyncHeadgate:
         return self if self._pool is not None else await self.open()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def migrate(self) -> int:
@@ -107,19 +120,31 @@ class AsyncHeadgate:
                 async with conn.transaction():
                     await conn.execute(schema.LOCK)
                     version, digest = await _installed(conn)
-                    if version <= schema.newest_migration() and (version, digest) != (schema.newest_migration(), schema.digest()):
+                    if version <= schema.newest_migration() and (version, digest) != (
+                        schema.newest_migration(),
+                        schema.digest(),
+                    ):
                         await conn.execute(schema.install_sql(version).encode())
             except psycopg.Error as error:
                 ours = from_database(error)
                 if isinstance(ours, NotAllowed):
-                    ours.hint = "migrate as the owner of the schema headgate, or, the first time, as a role with CREATE on the database"
+                    ours.hint = (
+                        "migrate as the owner of the schema headgate, "
+                        "or, the first time, as a role with CREATE on the database"
+                    )
                 raise ours or error from error
         return max(version, schema.newest_migration())
 
     async def stream(
-        self, name: str, *, create: bool = False, lanes: int = 16, dedup_window: float | timedelta = 300,
-        max_message_bytes: int = 16 * 1024 * 1024, segment_rows: int = 1_000_000,
-    ) -> AsyncStream:  # fmt: skip
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        lanes: int = 16,
+        dedup_window: float | timedelta = 300,
+        max_message_bytes: int = 16 * 1024 * 1024,
+        segment_rows: int = 1_000_000,
+    ) -> AsyncStream:
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream."""
         if create:
             largest, rows = whole(max_message_bytes, "max_message_bytes"), whole(segment_rows, "segment_rows")

@@ -35,9 +35,17 @@ class AsyncConsumer:
     worker_type: ClassVar[type[AsyncWorker]]  # headgate.worker sets it: that layer stands above this one
 
     def __init__(
-        self, hg: AsyncHeadgate, stream: str, name: str, *, stream_id: int, order: Order = "none",
-        ack_wait: timedelta = timedelta(seconds=30), backoff: Any = None, worker: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        hg: AsyncHeadgate,
+        stream: str,
+        name: str,
+        *,
+        stream_id: int,
+        order: Order = "none",
+        ack_wait: timedelta = timedelta(seconds=30),
+        backoff: Any = None,
+        worker: str | None = None,
+    ) -> None:
         self.hg = hg
         self.stream = stream
         self.name = name
@@ -51,7 +59,12 @@ class AsyncConsumer:
         return f"{type(self).__name__}({self.stream!r}, {self.name!r})"
 
     async def receive(
-        self, batch_size: int = 1, *, wait: float = 0, acks: Iterable[AsyncMessage | str] = (), worker: str | None = None
+        self,
+        batch_size: int = 1,
+        *,
+        wait: float = 0,
+        acks: Iterable[AsyncMessage | str] = (),
+        worker: str | None = None,
     ) -> list[AsyncMessage]:
         """Up to `batch_size` messages; waits up to `wait` seconds for the first one.
 
@@ -81,9 +94,13 @@ class AsyncConsumer:
         return await self._settle(query, messages, (), conn)
 
     async def nack(
-        self, messages: Iterable[AsyncMessage | str], *, delay: float | timedelta | None = None, error: str | None = None,
+        self,
+        messages: Iterable[AsyncMessage | str],
+        *,
+        delay: float | timedelta | None = None,
+        error: str | None = None,
         conn: Any = None,
-    ) -> Settled:  # fmt: skip
+    ) -> Settled:
         """Not done with these: deliver them again after `delay` (default: the consumer's backoff)."""
         query = statements.NACK_RELAXED if conn is None else statements.NACK
         return await self._settle(query, messages, (interval(delay), error_text(error)), conn)
@@ -96,7 +113,9 @@ class AsyncConsumer:
         """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
         return await self._settle(statements.EXTEND, messages, (interval(by),), None)
 
-    async def _settle(self, query: str, messages: Iterable[AsyncMessage | str], more: tuple[Any, ...], conn: Any) -> Settled:
+    async def _settle(
+        self, query: str, messages: Iterable[AsyncMessage | str], more: tuple[Any, ...], conn: Any
+    ) -> Settled:
         ids = as_ids(messages)
         if not ids:
             return Settled(0, 0)
@@ -110,8 +129,8 @@ class AsyncConsumer:
         """Work and ack in one transaction: `async with consumer.transaction(10) as (tx, messages)`.
 
         What the block does on `tx` commits together with the acks, so its effects happen exactly once. When the block
-        raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another worker
-        may have the messages, it is rolled back with StaleDelivery.
+        raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another
+        worker may have the messages, it is rolled back with StaleDelivery.
         """
         messages = await self.receive(batch_size, wait=wait)
         try:
@@ -143,8 +162,8 @@ class AsyncConsumer:
     ) -> AsyncWorker | Callable[[Callable[[AsyncMessage], Any]], AsyncWorker]:
         """A worker that calls `handler` for each message: `@consumer.worker(concurrency=8)`, then `await handle.run()`.
 
-        What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs its
-        message is kept. `WorkerOptions` has the options. A plain function runs in threads.
+        What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs
+        its message is kept. `WorkerOptions` has the options. A plain function runs in threads.
         """
         if handler is None:
             return lambda handler: self.worker_type(self, handler, **options)
@@ -155,24 +174,40 @@ class AsyncConsumer:
         return await self.hg.insights.consumer(self.stream, self.name)
 
     async def peek(
-        self, limit: int = 10, *, newest_first: bool = False, states: Sequence[State] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[PeekedMessage]:  # fmt: skip
+        self,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        states: Sequence[State] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[PeekedMessage]:
         """Messages with their state for this consumer, without any effect."""
         return await self.hg.insights.peek(
             self.stream, self.name, limit, newest_first=newest_first, states=states, before=before, after=after
         )
 
     async def alter(
-        self, *, filter: str | list[str] | None = None, ack_wait: float | timedelta | None = None, max_deliver: int | None = None,
-        max_ack_pending: int | None = None, backoff: Backoff | None = None, clear: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        filter: str | list[str] | None = None,
+        ack_wait: float | timedelta | None = None,
+        max_deliver: int | None = None,
+        max_ack_pending: int | None = None,
+        backoff: Backoff | None = None,
+        clear: Sequence[str] = (),
+    ) -> None:
         """Changes the settings that are given; `clear` names settings to put back to none."""
         params = (
-            self.stream, self.name, as_filter(filter), interval(ack_wait), whole(max_deliver, "max_deliver"),
+            self.stream,
+            self.name,
+            as_filter(filter),
+            interval(ack_wait),
+            whole(max_deliver, "max_deliver"),
             whole(max_ack_pending, "max_ack_pending"),
-            None if backoff is None else dump_json(backoff), Array(clear),
-        )  # fmt: skip
+            None if backoff is None else dump_json(backoff),
+            Array(clear),
+        )
         await self.hg.run(statements.ALTER_CONSUMER, params)
 
     async def drop(self) -> None:
@@ -198,7 +233,7 @@ class AsyncConsumer:
     async def redrive(
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
-        """Gives dead letters back to the consumer: these, those whose key passes the filter, or all. Returns how many."""
+        """Gives dead letters back: these, those whose key passes the filter, or all. Returns how many."""
         return await self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     async def purge_dead(
@@ -231,7 +266,9 @@ def as_filter(filter: str | list[str] | None) -> Array | None:
 def as_ids(messages: Iterable[AsyncMessage | str]) -> Array:
     """The ack_ids of messages, as a parameter."""
     if isinstance(messages, (str, AsyncMessage)):
-        raise InvalidArgument("a single message was passed where several are taken", hint="pass a list of messages or ack_ids")
+        raise InvalidArgument(
+            "a single message was passed where several are taken", hint="pass a list of messages or ack_ids"
+        )
     ids = Array(m.ack_id if isinstance(m, AsyncMessage) else m for m in messages)
     for id in ids:
         if not isinstance(id, str):

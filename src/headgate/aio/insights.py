@@ -51,20 +51,43 @@ class AsyncInsights:
         return [MessageState(*row) for row in await self._hg.run(statements.MESSAGE_STATES, (stream, seq))]
 
     async def messages(
-        self, stream: str, limit: int = 10, *, newest_first: bool = False, filter: str | list[str] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[StoredMessage]:  # fmt: skip
+        self,
+        stream: str,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        filter: str | list[str] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[StoredMessage]:
         """Messages of a stream, whoever has read them."""
         wanted = None if filter is None else Array([filter] if isinstance(filter, str) else filter)
-        rows = await self._hg.run(statements.MESSAGES, (stream, whole(limit, "limit"), newest_first, wanted, before, after))
+        rows = await self._hg.run(
+            statements.MESSAGES, (stream, whole(limit, "limit"), newest_first, wanted, before, after)
+        )
         return [StoredMessage(*_decoded(row)) for row in rows]
 
     async def peek(
-        self, stream: str, consumer: str, limit: int = 10, *, newest_first: bool = False, states: Sequence[State] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[PeekedMessage]:  # fmt: skip
+        self,
+        stream: str,
+        consumer: str,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        states: Sequence[State] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[PeekedMessage]:
         """Messages with their state for a consumer."""
-        params = (stream, consumer, whole(limit, "limit"), newest_first, None if states is None else Array(states), before, after)
+        params = (
+            stream,
+            consumer,
+            whole(limit, "limit"),
+            newest_first,
+            None if states is None else Array(states),
+            before,
+            after,
+        )
         return [PeekedMessage(*_decoded(row)) for row in await self._hg.run(statements.PEEK, params)]
 
     async def dead_letters(self, stream: str, consumer: str, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:

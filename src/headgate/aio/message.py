@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..encoding import decode
-from ..types import Settled
 
 if TYPE_CHECKING:
     from .consumer import AsyncConsumer

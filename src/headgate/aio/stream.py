@@ -28,9 +28,15 @@ class AsyncStream:
         return f"{type(self).__name__}({self.name!r})"
 
     async def send(
-        self, data: Any, *, key: str | None = None, headers: dict[str, Any] | None = None,
-        delay: float | timedelta | None = None, id: str | None = None, conn: Any = None,
-    ) -> int:  # fmt: skip
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, Any] | None = None,
+        delay: float | timedelta | None = None,
+        id: str | None = None,
+        conn: Any = None,
+    ) -> int:
         """Sends one message; returns its seq. With `conn` it joins the caller's transaction.
 
         A message with an `id` that was sent before, within the stream's dedup window, is not appended again: the first
@@ -40,9 +46,10 @@ class AsyncStream:
         return seqs[0]
 
     async def send_batch(self, messages: Iterable[Any], *, key: str | None = None, conn: Any = None) -> list[int]:
-        """Sends up to 10,000 messages in one go; returns their seqs in order. With `conn` it joins the caller's transaction.
+        """Sends up to 10,000 messages in one go; returns their seqs in order.
 
-        An element is the data itself (with `key` for all of them), a (key, data) pair, or an `Outgoing`.
+        With `conn` it joins the caller's transaction. An element is the data itself (with `key` for all of them), a
+        (key, data) pair, or an `Outgoing`.
         """
         datas: Array = Array()
         keys: Array = Array()
@@ -51,7 +58,13 @@ class AsyncStream:
         ids: Array = Array()
         for m in messages:
             if isinstance(m, Outgoing):
-                data, own_key, headers, delay, id = m.data, m.key if m.key is not None else key, m.headers, m.delay, m.id
+                data, own_key, headers, delay, id = (
+                    m.data,
+                    m.key if m.key is not None else key,
+                    m.headers,
+                    m.delay,
+                    m.id,
+                )
             elif isinstance(m, tuple):
                 if len(m) != 2:
                     raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
@@ -64,27 +77,47 @@ class AsyncStream:
             all_headers.append(dump_json(headers) if headers else None)
             delays.append(interval(delay))
             ids.append(checked_text(id, "id"))
-        params = (self.name, datas, *(a if any(x is not None for x in a) else None for a in (keys, all_headers, delays, ids)))
+        params = (
+            self.name,
+            datas,
+            *(a if any(x is not None for x in a) else None for a in (keys, all_headers, delays, ids)),
+        )
         rows = await self.hg.run(statements.SEND_BATCH, params, conn)
         return list(rows[0][0])
 
     async def consumer(
-        self, name: str, *, create: bool = False, filter: str | list[str] | None = None, order: Order = "none",
-        ack_wait: float | timedelta = 30, max_deliver: int | None = None, max_ack_pending: int | None = None,
-        backoff: Backoff | None = None, start: str | int = "beginning",
-    ) -> AsyncConsumer:  # fmt: skip
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        filter: str | list[str] | None = None,
+        order: Order = "none",
+        ack_wait: float | timedelta = 30,
+        max_deliver: int | None = None,
+        max_ack_pending: int | None = None,
+        backoff: Backoff | None = None,
+        start: str | int = "beginning",
+    ) -> AsyncConsumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
-        `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once the
-        earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max", "jitter"}.
+        `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once
+        the earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max",
+        "jitter"}.
         `start` is "beginning", "end", a seq, or a time.
         """
         if create:
             params = (
-                self.name, name, as_filter(filter), order, interval(ack_wait), whole(max_deliver, "max_deliver"),
+                self.name,
+                name,
+                as_filter(filter),
+                order,
+                interval(ack_wait),
+                whole(max_deliver, "max_deliver"),
                 whole(max_ack_pending, "max_ack_pending"),
-                None if backoff is None else dump_json(backoff), str(start), True,
-            )  # fmt: skip
+                None if backoff is None else dump_json(backoff),
+                str(start),
+                True,
+            )
             await self.hg.run(statements.CREATE_CONSUMER, params)
         rows = await self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
         stream_id, kept, wait, delays = rows[0]
@@ -95,7 +128,11 @@ class AsyncStream:
         return [c.name for c in await self.hg.insights.consumers(self.name)]
 
     async def alter(
-        self, *, dedup_window: float | timedelta | None = None, max_message_bytes: int | None = None, segment_rows: int | None = None
+        self,
+        *,
+        dedup_window: float | timedelta | None = None,
+        max_message_bytes: int | None = None,
+        segment_rows: int | None = None,
     ) -> None:
         """Changes the settings that are given."""
         largest, rows = whole(max_message_bytes, "max_message_bytes"), whole(segment_rows, "segment_rows")
@@ -107,9 +144,14 @@ class AsyncStream:
         await self.hg.run(statements.DROP_STREAM, (self.name,))
 
     async def messages(
-        self, limit: int = 10, *, newest_first: bool = False, filter: str | list[str] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[StoredMessage]:  # fmt: skip
+        self,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        filter: str | list[str] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[StoredMessage]:
         """Messages of the stream, whoever has read them."""
         return await self.hg.insights.messages(
             self.name, limit, newest_first=newest_first, filter=filter, before=before, after=after

@@ -35,7 +35,7 @@ class Bench:
 
     @contextmanager
     def queues(self, kinds: Iterable[Kind], *, spare: bool = False) -> Iterator[dict[str, Place]]:
-        """A fresh queue of each kind, in the spare database on demand. When something fails they go with the database."""
+        """A fresh queue of each kind, in the spare database on demand. If something fails they go with the database."""
         made: dict[str, Place] = {}
         for kind in kinds:
             url = self.server.pgmq_url if kind.startswith("pgmq") else self.server.headgate_url

@@ -6,9 +6,6 @@ from dataclasses import dataclass, replace
 
 MESSAGE_BYTES = 200
 LANES = 16
-BATCHES = (1, 10, 100, 1000)
-CONNECTIONS = (1, 4)
-WORKERS = (1, 2, 4)
 FANOUT = 3
 RATE = 1000  # messages a second of the latency benchmark
 
@@ -17,6 +14,9 @@ RATE = 1000  # messages a second of the latency benchmark
 class Plan:
     """The size of a run."""
 
+    batches: tuple[int, ...] = (1, 10, 100, 1000)
+    connections: tuple[int, ...] = (1, 4)
+    workers: tuple[int, ...] = (1, 2, 4)
     rounds: int = 3
     seconds: float = 2.0  # of a round
     fanout_messages: int = 60_000
@@ -31,7 +31,8 @@ class Plan:
         if factor == 1:
             return self
         return replace(
-            self, rounds=1, seconds=max(0.02, self.seconds * factor),
+            self, batches=(10, 100, 1000), connections=(1,), workers=(4,), rounds=1,
+            seconds=max(0.02, self.seconds * factor),
             fanout_messages=int(self.fanout_messages * factor), latency_seconds=max(0.2, self.latency_seconds * factor),
             deep_messages=int(self.deep_messages * factor), pin_seconds=self.pin_seconds * factor,
         )  # fmt: skip

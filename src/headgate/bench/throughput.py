@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .bench import Bench
-from .plan import BATCHES, CONNECTIONS, WORKERS
 from .results import Result, compare
 
 _PUBLISH = {(100, 1): 1.8}  # batch, connections: at least that many times pgmq
@@ -14,8 +13,8 @@ _CONSUME = {(10, 4): 5.0, (100, 4): 4.0}  # batch, workers
 def publish(bench: Bench) -> list[Result]:
     """Messages a second that are sent and committed."""
     results = []
-    for connections in CONNECTIONS:
-        for batch in BATCHES:
+    for connections in bench.plan.connections:
+        for batch in bench.plan.batches:
             copied = batch == 1000 and bench.server.pgmq_url is not None
             with bench.queues([*bench.kinds, "copy"] if copied else bench.kinds) as places:
                 found = bench.rounds(places, bench.publish, batch, connections)
@@ -31,8 +30,8 @@ def publish(bench: Bench) -> list[Result]:
 def consume(bench: Bench) -> list[Result]:
     """Messages a second that are received and acked, out of a backlog."""
     results = []
-    for workers in WORKERS:
-        for batch in BATCHES:
+    for workers in bench.plan.workers:
+        for batch in bench.plan.batches:
             with bench.queues(bench.kinds) as places:
                 found = bench.rounds(places, bench.consume, batch, workers)
             params: dict[str, int | str] = {"batch": batch, "workers": workers}

@@ -31,9 +31,14 @@ class Headgate:
     """
 
     def __init__(
-        self, url: str | None = None, *, directory: str | None = None, max_connections: int = 16, timeout: float = 30,
+        self,
+        url: str | None = None,
+        *,
+        directory: str | None = None,
+        max_connections: int = 16,
+        timeout: float = 30,
         pooler: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._given_url = url
         self._directory = directory
         self._max_connections = max_connections
@@ -66,9 +71,15 @@ class Headgate:
                 self.migrate()
             self._check_schema()
             self._pool = ConnectionPool(
-                self.url, kwargs=self._settings(), min_size=0, max_size=self._max_connections, open=False,
-                timeout=self._timeout, name="headgate", check=None,
-            )  # fmt: skip
+                self.url,
+                kwargs=self._settings(),
+                min_size=0,
+                max_size=self._max_connections,
+                open=False,
+                timeout=self._timeout,
+                name="headgate",
+                check=None,
+            )
             self._pool.open()
         except BaseException:
             self.close()
@@ -107,14 +118,23 @@ class Headgate:
             except psycopg.Error as error:
                 ours = from_database(error)
                 if isinstance(ours, NotAllowed):
-                    ours.hint = "migrate as the owner of the schema headgate, or, the first time, as a role with CREATE on the database"
+                    ours.hint = (
+                        "migrate as the owner of the schema headgate, "
+                        "or, the first time, as a role with CREATE on the database"
+                    )
                 raise ours or error from error
         return max(version, schema.newest_migration())
 
     def stream(
-        self, name: str, *, create: bool = False, lanes: int = 16, dedup_window: float | timedelta = 300,
-        max_message_bytes: int = 16 * 1024 * 1024, segment_rows: int = 1_000_000,
-    ) -> Stream:  # fmt: skip
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        lanes: int = 16,
+        dedup_window: float | timedelta = 300,
+        max_message_bytes: int = 16 * 1024 * 1024,
+        segment_rows: int = 1_000_000,
+    ) -> Stream:
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream."""
         if create:
             largest, rows = whole(max_message_bytes, "max_message_bytes"), whole(segment_rows, "segment_rows")

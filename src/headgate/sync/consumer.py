@@ -36,9 +36,17 @@ class Consumer:
     worker_type: ClassVar[type[Worker]]  # headgate.worker sets it: that layer stands above this one
 
     def __init__(
-        self, hg: Headgate, stream: str, name: str, *, stream_id: int, order: Order = "none",
-        ack_wait: timedelta = timedelta(seconds=30), backoff: Any = None, worker: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        hg: Headgate,
+        stream: str,
+        name: str,
+        *,
+        stream_id: int,
+        order: Order = "none",
+        ack_wait: timedelta = timedelta(seconds=30),
+        backoff: Any = None,
+        worker: str | None = None,
+    ) -> None:
         self.hg = hg
         self.stream = stream
         self.name = name
@@ -52,7 +60,12 @@ class Consumer:
         return f"{type(self).__name__}({self.stream!r}, {self.name!r})"
 
     def receive(
-        self, batch_size: int = 1, *, wait: float = 0, acks: Iterable[Message | str] = (), worker: str | None = None
+        self,
+        batch_size: int = 1,
+        *,
+        wait: float = 0,
+        acks: Iterable[Message | str] = (),
+        worker: str | None = None,
     ) -> list[Message]:
         """Up to `batch_size` messages; waits up to `wait` seconds for the first one.
 
@@ -82,9 +95,13 @@ class Consumer:
         return self._settle(query, messages, (), conn)
 
     def nack(
-        self, messages: Iterable[Message | str], *, delay: float | timedelta | None = None, error: str | None = None,
+        self,
+        messages: Iterable[Message | str],
+        *,
+        delay: float | timedelta | None = None,
+        error: str | None = None,
         conn: Any = None,
-    ) -> Settled:  # fmt: skip
+    ) -> Settled:
         """Not done with these: deliver them again after `delay` (default: the consumer's backoff)."""
         query = statements.NACK_RELAXED if conn is None else statements.NACK
         return self._settle(query, messages, (interval(delay), error_text(error)), conn)
@@ -111,8 +128,8 @@ class Consumer:
         """Work and ack in one transaction: `with consumer.transaction(10) as (tx, messages)`.
 
         What the block does on `tx` commits together with the acks, so its effects happen exactly once. When the block
-        raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another worker
-        may have the messages, it is rolled back with StaleDelivery.
+        raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another
+        worker may have the messages, it is rolled back with StaleDelivery.
         """
         messages = self.receive(batch_size, wait=wait)
         try:
@@ -144,8 +161,8 @@ class Consumer:
     ) -> Worker | Callable[[Callable[[Message], Any]], Worker]:
         """A worker that calls `handler` for each message: `@consumer.worker(concurrency=8)`, then `handle.run()`.
 
-        What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs its
-        message is kept. `WorkerOptions` has the options. A plain function runs in threads.
+        What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs
+        its message is kept. `WorkerOptions` has the options. A plain function runs in threads.
         """
         if handler is None:
             return lambda handler: self.worker_type(self, handler, **options)
@@ -156,24 +173,40 @@ class Consumer:
         return self.hg.insights.consumer(self.stream, self.name)
 
     def peek(
-        self, limit: int = 10, *, newest_first: bool = False, states: Sequence[State] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[PeekedMessage]:  # fmt: skip
+        self,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        states: Sequence[State] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[PeekedMessage]:
         """Messages with their state for this consumer, without any effect."""
         return self.hg.insights.peek(
             self.stream, self.name, limit, newest_first=newest_first, states=states, before=before, after=after
         )
 
     def alter(
-        self, *, filter: str | list[str] | None = None, ack_wait: float | timedelta | None = None, max_deliver: int | None = None,
-        max_ack_pending: int | None = None, backoff: Backoff | None = None, clear: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        filter: str | list[str] | None = None,
+        ack_wait: float | timedelta | None = None,
+        max_deliver: int | None = None,
+        max_ack_pending: int | None = None,
+        backoff: Backoff | None = None,
+        clear: Sequence[str] = (),
+    ) -> None:
         """Changes the settings that are given; `clear` names settings to put back to none."""
         params = (
-            self.stream, self.name, as_filter(filter), interval(ack_wait), whole(max_deliver, "max_deliver"),
+            self.stream,
+            self.name,
+            as_filter(filter),
+            interval(ack_wait),
+            whole(max_deliver, "max_deliver"),
             whole(max_ack_pending, "max_ack_pending"),
-            None if backoff is None else dump_json(backoff), Array(clear),
-        )  # fmt: skip
+            None if backoff is None else dump_json(backoff),
+            Array(clear),
+        )
         self.hg.run(statements.ALTER_CONSUMER, params)
 
     def drop(self) -> None:
@@ -199,7 +232,7 @@ class Consumer:
     def redrive(
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
-        """Gives dead letters back to the consumer: these, those whose key passes the filter, or all. Returns how many."""
+        """Gives dead letters back: these, those whose key passes the filter, or all. Returns how many."""
         return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     def purge_dead(

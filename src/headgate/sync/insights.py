@@ -52,18 +52,31 @@ class Insights:
         return [MessageState(*row) for row in self._hg.run(statements.MESSAGE_STATES, (stream, seq))]
 
     def messages(
-        self, stream: str, limit: int = 10, *, newest_first: bool = False, filter: str | list[str] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[StoredMessage]:  # fmt: skip
+        self,
+        stream: str,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        filter: str | list[str] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[StoredMessage]:
         """Messages of a stream, whoever has read them."""
         wanted = None if filter is None else Array([filter] if isinstance(filter, str) else filter)
         rows = self._hg.run(statements.MESSAGES, (stream, whole(limit, "limit"), newest_first, wanted, before, after))
         return [StoredMessage(*_decoded(row)) for row in rows]
 
     def peek(
-        self, stream: str, consumer: str, limit: int = 10, *, newest_first: bool = False, states: Sequence[State] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[PeekedMessage]:  # fmt: skip
+        self,
+        stream: str,
+        consumer: str,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        states: Sequence[State] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[PeekedMessage]:
         """Messages with their state for a consumer."""
         params = (
             stream,

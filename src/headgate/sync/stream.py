@@ -29,9 +29,15 @@ class Stream:
         return f"{type(self).__name__}({self.name!r})"
 
     def send(
-        self, data: Any, *, key: str | None = None, headers: dict[str, Any] | None = None,
-        delay: float | timedelta | None = None, id: str | None = None, conn: Any = None,
-    ) -> int:  # fmt: skip
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, Any] | None = None,
+        delay: float | timedelta | None = None,
+        id: str | None = None,
+        conn: Any = None,
+    ) -> int:
         """Sends one message; returns its seq. With `conn` it joins the caller's transaction.
 
         A message with an `id` that was sent before, within the stream's dedup window, is not appended again: the first
@@ -41,9 +47,10 @@ class Stream:
         return seqs[0]
 
     def send_batch(self, messages: Iterable[Any], *, key: str | None = None, conn: Any = None) -> list[int]:
-        """Sends up to 10,000 messages in one go; returns their seqs in order. With `conn` it joins the caller's transaction.
+        """Sends up to 10,000 messages in one go; returns their seqs in order.
 
-        An element is the data itself (with `key` for all of them), a (key, data) pair, or an `Outgoing`.
+        With `conn` it joins the caller's transaction. An element is the data itself (with `key` for all of them), a
+        (key, data) pair, or an `Outgoing`.
         """
         datas: Array = Array()
         keys: Array = Array()
@@ -80,22 +87,38 @@ class Stream:
         return list(rows[0][0])
 
     def consumer(
-        self, name: str, *, create: bool = False, filter: str | list[str] | None = None, order: Order = "none",
-        ack_wait: float | timedelta = 30, max_deliver: int | None = None, max_ack_pending: int | None = None,
-        backoff: Backoff | None = None, start: str | int = "beginning",
-    ) -> Consumer:  # fmt: skip
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        filter: str | list[str] | None = None,
+        order: Order = "none",
+        ack_wait: float | timedelta = 30,
+        max_deliver: int | None = None,
+        max_ack_pending: int | None = None,
+        backoff: Backoff | None = None,
+        start: str | int = "beginning",
+    ) -> Consumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
-        `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once the
-        earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max", "jitter"}.
+        `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once
+        the earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max",
+        "jitter"}.
         `start` is "beginning", "end", a seq, or a time.
         """
         if create:
             params = (
-                self.name, name, as_filter(filter), order, interval(ack_wait), whole(max_deliver, "max_deliver"),
+                self.name,
+                name,
+                as_filter(filter),
+                order,
+                interval(ack_wait),
+                whole(max_deliver, "max_deliver"),
                 whole(max_ack_pending, "max_ack_pending"),
-                None if backoff is None else dump_json(backoff), str(start), True,
-            )  # fmt: skip
+                None if backoff is None else dump_json(backoff),
+                str(start),
+                True,
+            )
             self.hg.run(statements.CREATE_CONSUMER, params)
         rows = self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
         stream_id, kept, wait, delays = rows[0]
@@ -122,9 +145,14 @@ class Stream:
         self.hg.run(statements.DROP_STREAM, (self.name,))
 
     def messages(
-        self, limit: int = 10, *, newest_first: bool = False, filter: str | list[str] | None = None,
-        before: int | None = None, after: int | None = None,
-    ) -> list[StoredMessage]:  # fmt: skip
+        self,
+        limit: int = 10,
+        *,
+        newest_first: bool = False,
+        filter: str | list[str] | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> list[StoredMessage]:
         """Messages of the stream, whoever has read them."""
         return self.hg.insights.messages(
             self.name, limit, newest_first=newest_first, filter=filter, before=before, after=after

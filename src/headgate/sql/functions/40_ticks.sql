@@ -69,7 +69,7 @@ begin
   t.hi0 := headgate.last_seq(p_stream);
   if headgate.settled(last) then return last; end if;
   if not p_open then
-    if last.at > clock_timestamp() - interval '1 millisecond' and last.reborn is null then return last; end if;
+    if last.at between clock_timestamp() - interval '1 millisecond' and clock_timestamp() + interval '1 second' and last.reborn is null then return last; end if;
     t.bound := pg_current_xact_id();
   end if;
   t.snap := headgate.snapshot_of_others();

@@ -36,7 +36,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
 declare
   t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; tries int := 0; tried int[] := '{}';
   c headgate.consumer; plain boolean; busy boolean; special boolean; moved boolean; chunk int; got_before boolean;
-  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; was_tick bigint; dummy text;
+  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; was_tick bigint; dummy text;
   l headgate.cursor; at_lane int; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
@@ -51,11 +51,12 @@ begin
   if c.max_ack_pending is not null and open is null then open := headgate.is_open(); end if;
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
-  select t.id, t.at, t.hi, exists (select from headgate.cursor k where k.consumer = c.id and k.pos < k.to_hi)
-    into tick_id, tick_at, tick_hi, busy
+  select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
+         exists (select from headgate.cursor k where k.consumer = c.id and k.pos < k.to_hi)
+    into tick_id, tick_at, tick_hi, tick_settled, busy
     from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
-  if tick_at < t0 - interval '1 millisecond' and (not busy or (
-       tick_at < t0 - interval '20 milliseconds' and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi)) then
+  if tick_at not between t0 - interval '1 millisecond' and t0 + interval '1 second' and (not busy or (
+       tick_at < t0 - interval '20 milliseconds' and (not tick_settled or pg_sequence_last_value('headgate.seq_{stream}') > tick_hi))) then
     newest := headgate.make_tick({stream}, coalesce(open, headgate.is_open()));
     tick_id := newest.id;
   end if;

@@ -1,0 +1,190 @@
+"""What is sent is what is received: every kind of data, exactly; and arrays as PostgreSQL reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headgate
+from headgate.encoding import array_literal, decode, encode, error_text, interval
+
+EXAMPLES: list[Any] = [
+    {}, {"a": 1}, {"a": {"b": [1, 2.5, None, True, "x"]}}, {"": ""}, {"nul": "a\x00b"},
+    [], [1], [[], {}], ["[1]"],
+    "", " ", "text", "1", "true", "null", "{}", "[1, 2]", '{"a": 1}', "{broken", "[", '"quoted"', " {}", "\n[1]", "\ufeff{}",
+    "back\\slash", 'quo"te', "a,b", "{a,b}", "NULL", "tab\tnew\nline\r", "\x01\x1f\x7f", "ümläut", "日本語", "😀", "\u2028", "%s %(x)s :p0 ::text $1",
+    b"", b"\x00", b"\x00\xff\xfe{}", bytes(range(256)), b"text",
+    0, -1, 2**63, -(2**70), 1.5, -0.0, 1e300, 5e-324, True, False, None,
+]  # fmt: skip
+
+
+@pytest.fixture
+def consumer(database_url: str) -> Iterator[headgate.Consumer]:
+    with headgate.connect(database_url) as hg:
+        yield hg.stream("s", create=True, lanes=1).consumer("c", create=True)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal and of the same types all the way down: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    return type(a) is type(b) and repr(a) == repr(b) and a == b
+
+
+def test_every_kind_of_data_through_the_database(consumer: headgate.Consumer) -> None:
+    stream = consumer.hg.stream("s")
+    stream.send_batch([headgate.Outgoing(data) for data in EXAMPLES])
+    for data in EXAMPLES:
+        stream.send(data)
+    found = consumer.receive(1000, wait=5)
+    assert len(found) == 2 * len(EXAMPLES)
+    for message, data in zip(found, EXAMPLES * 2, strict=True):
+        assert same(message.data, data), (data, message)
+        assert "\x00" not in message.text
+    for peeked, data in zip(consumer.peek(1000), EXAMPLES * 2, strict=True):
+        assert same(peeked.data, data)
+
+
+def test_what_becomes_something_simpler() -> None:
+    """JSON has no tuples; a buffer is bytes; an enum's member is its text."""
+
+    class Colour(StrEnum):
+        RED = "red"
+
+    assert decode(*encode((1, "a"), None)) == [1, "a"]
+    assert decode(*encode({"a": (1,)}, None)) == {"a": [1]}
+    assert decode(*encode(bytearray(b"\x00"), None)) == b"\x00"
+    assert decode(*encode(memoryview(b"\x00"), None)) == b"\x00"
+    assert decode(*encode(Colour.RED, None)) == "red"
+
+
+def test_usual_data_needs_no_header() -> None:
+    for data in ({"a": 1}, [1], "text", ""):
+        assert encode(data, None)[1] is None
+        assert encode(data, {"mine": 1})[1] == {"mine": 1}
+
+
+def test_headers_of_the_caller_are_not_changed() -> None:
+    headers = {"mine": 1}
+    for data in (b"x", "{", 1):
+        assert encode(data, headers)[1] != headers
+    assert headers == {"mine": 1}
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "{", "[1,]", "{'a': 1}"])
+def test_text_that_only_looks_like_json(text: str) -> None:
+    """Who sends with SQL can send anything; reading it must not fail."""
+    assert decode(text, None) == text
+    assert decode(text, {"content-type": "application/json"}) == text
+
+
+def test_base64_that_is_none() -> None:
+    assert decode("***", {"content-encoding": "base64"}) == "***"
+
+
+@pytest.mark.parametrize("data", [{1, 2}, object(), {"a": object()}, [b"x"], float("nan"), [float("inf")], 1j])
+def test_what_cannot_be_sent(consumer: headgate.Consumer, data: Any) -> None:
+    with pytest.raises(headgate.DataNotSerializable, match="hint: send a dict"):
+        consumer.hg.stream("s").send(data)
+
+
+def test_what_is_nested_too_deeply(consumer: headgate.Consumer) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(headgate.DataNotSerializable):
+        consumer.hg.stream("s").send(deep)
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "half \ud800 of a pair", "\udfff"], ids=["NUL", "high", "low"])
+def test_text_that_postgresql_cannot_store(consumer: headgate.Consumer, text: str) -> None:
+    """In data, keys, ids and names, alone or among others. Bytes can carry it."""
+    stream = consumer.hg.stream("s")
+    calls = [
+        lambda: stream.send(text),
+        lambda: stream.send_batch(["fine", text]),
+        lambda: stream.send("x", key=text),
+        lambda: stream.send_batch([("fine", "x"), (text, "x"), (None, "x")]),
+        lambda: stream.send("x", id=text),
+        lambda: stream.send("x", headers={"a": text}),
+        lambda: consumer.hg.stream(text),
+        lambda: stream.consumer(text),
+        lambda: stream.consumer("x", create=True, filter=text),
+        lambda: consumer.ack([text]),
+    ]
+    if "\x00" not in text:  # JSON writes NUL as \u0000, which is plain text here
+        calls.append(lambda: stream.send({"a": text}))
+    for call in calls:
+        with pytest.raises(headgate.InvalidText, match="hint: "):
+            call()
+    stream.send(text.encode("utf-8", "surrogatepass"))
+    assert [m.data for m in consumer.receive(10, wait=5)] == [text.encode("utf-8", "surrogatepass")]
+
+
+def test_nul_within_json_is_kept(consumer: headgate.Consumer) -> None:
+    consumer.hg.stream("s").send({"a": "\x00"})
+    assert [m.data for m in consumer.receive(10, wait=5)] == [{"a": "\x00"}]
+
+
+# --- properties
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+TRICKY = st.text(st.sampled_from('{}[]",\\ \n\t\'%:$NULnul1a'))
+WITHOUT_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(WITHOUT_DEADLINE, max_examples=300)
+@given(data=JSON | TEXT | TRICKY | st.binary(), headers=st.none() | st.dictionaries(st.sampled_from("abc"), JSON))
+def test_decode_is_the_inverse_of_encode(data: Any, headers: dict[str, Any] | None) -> None:
+    text, carried = encode(data, headers)
+    assert isinstance(text, str)
+    assert same(decode(text, json.loads(json.dumps(carried))), data)
+    assert (carried or {}).items() >= (headers or {}).items()
+
+
+@settings(WITHOUT_DEADLINE, max_examples=300)
+@given(texts=st.lists(TEXT | TRICKY | st.none(), max_size=8))
+def test_array_literals_as_postgresql_reads_them(texts: list[str | None], db: psycopg.Connection[Any]) -> None:
+    assert db.execute("select %s::text[]", [array_literal(texts)]).fetchone() == (texts,)
+
+
+@given(texts=st.lists(st.text(st.sampled_from("a\x00")), min_size=1).filter(lambda ts: any("\x00" in t for t in ts)))
+def test_array_literals_never_take_a_nul(texts: list[str]) -> None:
+    """It joins the elements with NUL for speed: one among them must not pass for a border."""
+    for given_texts in (texts, [*texts, None]):
+        with pytest.raises(headgate.InvalidText):
+            array_literal(given_texts)
+
+
+@settings(WITHOUT_DEADLINE, max_examples=200)
+@given(text=st.text())
+def test_error_texts_can_be_stored(text: str, db: psycopg.Connection[Any]) -> None:
+    kept = error_text(text)
+    assert db.execute("select %s::text", [kept]).fetchone() == (kept,)
+
+
+@settings(WITHOUT_DEADLINE, max_examples=100)
+@given(seconds=st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9))
+def test_intervals_as_postgresql_reads_them(seconds: float, db: psycopg.Connection[Any]) -> None:
+    row = db.execute("select extract(epoch from %s::interval)::float8", [interval(seconds)]).fetchone()
+    assert row is not None
+    assert row[0] == pytest.approx(seconds, abs=1e-5)
+
+
+def test_intervals() -> None:
+    assert interval(None) is None
+    assert interval(timedelta(minutes=1)) == "60.000000 seconds"
+    for wrong in (float("nan"), float("inf"), 1e10, True, "10 s", [1]):
+        with pytest.raises(headgate.InvalidArgument, match="hint: give seconds"):
+            interval(wrong)  # type: ignore[arg-type]
