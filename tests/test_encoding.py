@@ -10,10 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from databases import new_database
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headgate
+from headgate.cluster import Cluster
 from headgate.encoding import array_literal, decode, encode, error_text, interval
 
 EXAMPLES: list[Any] = [
@@ -26,10 +28,24 @@ EXAMPLES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    with new_database(cluster) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def db(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url, autocommit=True) as db:
+        yield db
+
+
 @pytest.fixture
-def consumer(database_url: str) -> Iterator[headgate.Consumer]:
-    with headgate.connect(database_url) as hg:
-        yield hg.stream("s", create=True, lanes=1).consumer("c", create=True)
+def consumer(url: str) -> Iterator[headgate.Consumer]:
+    with headgate.connect(url) as hg:
+        stream = hg.stream("s", create=True, lanes=1)
+        yield stream.consumer("c", create=True)
+        stream.drop()
 
 
 def same(a: Any, b: Any) -> bool:

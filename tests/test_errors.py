@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import psycopg
 import pytest
+from databases import new_database
 
 import headgate
+from headgate.cluster import Cluster
 from headgate.errors import _BY_SQLSTATE, from_database
 
 Call = Callable[[headgate.Headgate, headgate.Stream, headgate.Consumer], object]
 
 
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    """One database for all: a mistake leaves nothing behind."""
+    with new_database(cluster) as url:
+        yield url
+
+
 @pytest.fixture
-def consumer(database_url: str) -> Iterator[headgate.Consumer]:
-    with headgate.connect(database_url) as hg:
-        yield hg.stream("s", create=True).consumer("c", create=True)
+def consumer(url: str) -> Iterator[headgate.Consumer]:
+    with headgate.connect(url) as hg:
+        stream = hg.stream("s", create=True)
+        yield stream.consumer("c", create=True)
+        stream.drop()
 
 
 MISTAKES: dict[str, tuple[type[headgate.Error], Call]] = {
@@ -122,14 +132,13 @@ def test_exists_in_sql(consumer: headgate.Consumer) -> None:
             consumer.hg.run(query, ())
 
 
-def test_every_state_of_the_engine_has_a_class(db: psycopg.Connection[Any]) -> None:
-    raised = {
-        row[0]
-        for row in db.execute(
+def test_every_state_of_the_engine_has_a_class(url: str) -> None:
+    with psycopg.connect(url) as db:
+        rows = db.execute(
             "select distinct m[1] from pg_proc, regexp_matches(prosrc, 'HG[0-9]{3}', 'g') m "
             "where pronamespace = 'headgate'::regnamespace"
         )
-    }
+        raised = {row[0] for row in rows}
     assert raised == {state for state in _BY_SQLSTATE if state.startswith("HG")}
 
 
@@ -142,8 +151,8 @@ def test_every_state_of_the_engine_has_a_class(db: psycopg.Connection[Any]) -> N
         ("22021", headgate.InvalidText),
     ],
 )  # fmt: skip
-def test_states_of_postgresql(db: psycopg.Connection[Any], state: str, expected: type[headgate.Error]) -> None:
-    with pytest.raises(psycopg.Error) as caught:
+def test_states_of_postgresql(url: str, state: str, expected: type[headgate.Error]) -> None:
+    with psycopg.connect(url) as db, pytest.raises(psycopg.Error) as caught:
         db.execute(f"do $$ begin raise exception 'so it is' using errcode = '{state}'; end $$")
     ours = from_database(caught.value)
     assert type(ours) is expected

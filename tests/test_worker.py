@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,7 @@ from calls import Db, column, facts, pass_time, receive, value
 from conftest import NewCluster, wait_until
 
 import headgate
-from headgate import schema
 from headgate.worker_options import default_delay, error_text
-
-Send = Callable[..., list[int]]
 
 
 @pytest.fixture
@@ -83,10 +80,10 @@ async def running_async(worker: headgate.AsyncWorker) -> AsyncIterator[None]:
         await asyncio.wait_for(task, 60)
 
 
-async def until(condition: Callable[[], object], timeout: float = 30) -> None:
-    deadline = time.monotonic() + timeout
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"gave up waiting after {timeout:g} seconds"
+        assert time.monotonic() < deadline, f"gave up waiting after {seconds:g} seconds"
         await asyncio.sleep(0.01)
 
 
@@ -111,7 +108,12 @@ class TestHandlers:
         assert sorted(n for _, n, _ in seen) == list(range(500))
         assert threading.current_thread().name not in {name for _, _, name in seen}
         assert handle.__doc__ == "Handles."
-        assert (handle.stats.received, handle.stats.acked, handle.stats.running, handle.stats.waiting) == (500, 500, 0, 0)
+        assert (handle.stats.received, handle.stats.acked, handle.stats.running, handle.stats.waiting) == (
+            500,
+            500,
+            0,
+            0,
+        )
 
     async def test_a_coroutine_function_gets_every_message(self, db: Db, aorders: headgate.AsyncStream) -> None:
         sent = await aorders.send_batch([{"n": n} for n in range(500)])
@@ -197,14 +199,14 @@ class TestHandlers:
             wait_until(lambda: is_done(db))
         assert steps == ["first in", "second in", "a", "second out", "first out"]
 
-    async def test_async_middleware_may_turn_a_failure_into_success(self, db: Db, aorders: headgate.AsyncStream) -> None:
+    async def test_async_middleware_may_turn_a_failure_into_success(
+        self, db: Db, aorders: headgate.AsyncStream
+    ) -> None:
         await aorders.send("a")
 
         async def forgive(message: headgate.AsyncMessage, call_next: Callable[..., Any]) -> None:
-            try:
+            with suppress(ValueError):
                 await call_next(message)
-            except ValueError:
-                pass
 
         @(await aorders.consumer("c", create=True)).worker(middleware=[forgive])
         async def handle(m: headgate.AsyncMessage) -> None:
@@ -262,7 +264,7 @@ class TestFailures:
         ],
     )
     def test_when_it_comes_again(
-        self, db: Db, orders: headgate.Stream, backoff: Any, options: Any, error: Exception, expected: tuple[float, float]
+        self, db: Db, orders: headgate.Stream, backoff: Any, options: Any, error: Exception, expected: Any
     ) -> None:  # fmt: skip
         orders.send("a")
 
@@ -273,7 +275,8 @@ class TestFailures:
         with running(handle):
             wait_until(lambda: handle.stats.nacked == 1)
         delay, attempt, text = db.execute(
-            "select extract(epoch from visible_at - parked_at)::float, attempt, last_error from headgate.parked_messages"
+            "select extract(epoch from visible_at - parked_at)::float, attempt, last_error "
+            "from headgate.parked_messages"
         ).fetchone()  # type: ignore[misc]
         assert expected[0] - 0.01 <= delay <= expected[1] + 0.01
         assert (attempt, text) == (1, f"{type(error).__name__}: boom")
@@ -384,10 +387,11 @@ class TestFailures:
         consumer = orders.consumer("c", create=True)
         worker = consumer.worker(lambda m: None)
         orders.send("a")
-        with pytest.raises(headgate.ConsumerNotFound), running(worker):
-            wait_until(lambda: worker.stats.acked == 1)
-            consumer.drop()
-            wait_until(lambda: worker._loop is None)
+        thread = threading.Thread(target=lambda: wait_until(lambda: worker.stats.acked == 1) or consumer.drop())
+        thread.start()
+        with pytest.raises(headgate.ConsumerNotFound):
+            worker.run()
+        thread.join()
 
 
 class TestSettledByTheHandler:
@@ -554,11 +558,16 @@ class TestStopping:
         consumer = orders.consumer("c", create=True, order="key", max_deliver=1)
         a, b, c = consumer.receive(3)
         assert consumer.release([b]) == headgate.Settled(1, 0)  # c goes with it: it may not overtake
-        assert column(db, "select seq from headgate.parked_messages where reason = 'released' order by 1") == [b.seq, c.seq]
+        assert column(db, "select seq from headgate.parked_messages where reason = 'released' order by 1") == [
+            b.seq,
+            c.seq,
+        ]
         assert consumer.receive(3) == []
         assert consumer.release([b, c]) == headgate.Settled(0, 2)
         assert a.ack()
-        wait_until(lambda: (again := consumer.receive(3)) and [(m.data, m.attempt) for m in again] == [("b", 1), ("c", 1)])
+        wait_until(
+            lambda: (again := consumer.receive(3)) and [(m.data, m.attempt) for m in again] == [("b", 1), ("c", 1)]
+        )
 
     def test_a_whole_delivery_is_released(self, db: Db, orders: headgate.Stream) -> None:
         orders.send_batch(list("abc"), key="k")
@@ -769,11 +778,14 @@ class TestDatabaseAway:
                 go.set()  # they finish while the database is away
                 wait_until(lambda: handle.stats.running == 0 and "is away" in caplog.text)
                 cluster.start()
-                wait_until(lambda: handle.stats.acked == 10, 60)
+                wait_until(lambda: handle.stats.acked >= 10, 60)
                 with headgate.connect(cluster.url()) as again:
                     again.stream("orders").send_batch(list(range(10, 20)))
-                wait_until(lambda: handle.stats.acked == 20)
-            assert seen == Counter(range(20))
+                    consumer = again.stream("orders").consumer("c")
+                    wait_until(lambda: consumer.info().lag == 0 and handle.stats.waiting == 0)
+            assert set(seen) == set(range(20))
+            if mode == "fast":  # a crash forgets the last moments of a consumer's progress
+                assert set(seen.values()) == {1}
             away = [r for r in caplog.records if r.getMessage() == "the database is away"]
             assert len(away) == 1
 
@@ -825,4 +837,3 @@ def test_the_seam_is_set() -> None:
     """The client layer does not import the worker; importing headgate ties them together."""
     assert headgate.Consumer.worker_type is headgate.Worker
     assert headgate.AsyncConsumer.worker_type is headgate.AsyncWorker
-    assert schema.newest_migration() >= 1

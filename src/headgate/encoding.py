@@ -14,6 +14,8 @@ from typing import Any
 
 from .errors import DataNotSerializable, InvalidArgument, InvalidText
 
+_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
 CONTENT_TYPE = "content-type"
 ENCODING = "content-encoding"
 
@@ -52,7 +54,7 @@ def decode(text: str, headers: dict[str, Any] | None) -> Any:
 def dump_json(value: Any) -> str:
     """Compact JSON, or DataNotSerializable."""
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return _json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise DataNotSerializable(
             f"the data cannot be written as JSON: {error}",
@@ -69,7 +71,7 @@ def array_literal(texts: list[str | None]) -> str:
     joined = "\x00".join(texts)  # type: ignore[arg-type]
     if joined.count("\x00") != len(texts) - 1:
         for text in texts:
-            _checked(text)
+            _checked(text or "")
     return '{"' + _escape(joined).replace("\x00", '","') + '"}'
 
 
@@ -77,7 +79,7 @@ def checked_text(text: str | None, what: str) -> str | None:
     """`text`, or InvalidText / InvalidArgument when PostgreSQL cannot store it."""
     if text is not None and not isinstance(text, str):
         raise InvalidArgument(f"the {what} is a {type(text).__name__}, not a str", hint=f"pass the {what} as a str")
-    return _checked(text)
+    return None if text is None else _checked(text)
 
 
 def whole(value: int | None, what: str) -> int | None:
@@ -102,8 +104,8 @@ def interval(value: float | timedelta | None) -> str | None:
     return f"{seconds:.6f} seconds"
 
 
-def _checked(text: str | None) -> str | None:
-    if text is not None and "\x00" in text:
+def _checked(text: str) -> str:
+    if "\x00" in text:
         raise InvalidText(
             "the text contains a NUL character, which PostgreSQL cannot store",
             hint="remove the NUL, or send the data as bytes",

@@ -131,8 +131,12 @@ class _Engine:
             pump, keeper = asyncio.create_task(self._pump()), asyncio.create_task(self._keep())
             tasks = [pump, keeper, *self._runners.tasks]
             try:
-                # the pump ends when the worker is told to stop, the others only by a fault
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                # the pump ends when the worker is told to stop, the others by a fault (or cancelled, when time is up)
+                pending = set(tasks)
+                while not pump.done():
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    if any(not task.cancelled() and task.exception() for task in done):
+                        break
             except asyncio.CancelledError:
                 self._stop_now(0)
                 await asyncio.wait([pump], timeout=LAST_WORDS)

@@ -156,7 +156,7 @@ class ThreadRunners:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         for slot in range(len(self._slots)):
-            threading.Thread(target=self._run, args=(slot,), name=f"headgate-worker-{slot}", daemon=True).start()
+            threading.Thread(target=self._run, args=(slot,), name=f"headgate-handler-{slot}", daemon=True).start()
         if self._timeout is not None:
             self.tasks = [asyncio.create_task(self._watch(self._timeout))]
 

@@ -167,9 +167,13 @@ class AsyncHeadgate:
         try:
             if conn is not None:
                 return await run_async(conn, query, params)
-            async with self.pool.connection() as own:
+            # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
+            own = await self.pool.getconn()
+            try:
                 cursor = await own.execute(query, literals(params), prepare=None if self._pooler else True)
                 return await cursor.fetchall()
+            finally:
+                await self.pool.putconn(own)
         except PoolTimeout as error:
             raise ConnectionFailed(
                 f"no connection to the database within {self._timeout:g} s",

@@ -53,35 +53,28 @@ class AsyncStream:
         """
         datas: Array = Array()
         keys: Array = Array()
-        all_headers: Array = Array()
-        delays: Array = Array()
-        ids: Array = Array()
-        for m in messages:
+        rest: dict[int, tuple[str | None, str | None, str | None]] = {}  # headers, delay and id, of those that have any
+        for i, m in enumerate(messages):
+            headers, delay, id = None, None, None
             if isinstance(m, Outgoing):
-                data, own_key, headers, delay, id = (
-                    m.data,
-                    m.key if m.key is not None else key,
-                    m.headers,
-                    m.delay,
-                    m.id,
-                )
+                data, own_key, headers, delay, id = m.data, key if m.key is None else m.key, m.headers, m.delay, m.id
             elif isinstance(m, tuple):
                 if len(m) != 2:
                     raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
-                (own_key, data), headers, delay, id = m, None, None, None
+                own_key, data = m
             else:
-                data, own_key, headers, delay, id = m, key, None, None, None
+                data, own_key = m, key
             text, headers = encode(data, headers)
             datas.append(text)
             keys.append(own_key if own_key is None or type(own_key) is str else checked_text(own_key, "key"))
-            all_headers.append(dump_json(headers) if headers else None)
-            delays.append(interval(delay))
-            ids.append(checked_text(id, "id"))
-        params = (
-            self.name,
-            datas,
-            *(a if any(x is not None for x in a) else None for a in (keys, all_headers, delays, ids)),
-        )
+            if headers or delay is not None or id is not None:
+                rest[i] = (dump_json(headers) if headers else None, interval(delay), checked_text(id, "id"))
+        columns: list[Array | None] = [None, None, None]
+        if rest:
+            for c in range(3):
+                column = Array(rest[i][c] if i in rest else None for i in range(len(datas)))
+                columns[c] = column if any(x is not None for x in column) else None
+        params = (self.name, datas, keys if any(k is not None for k in keys) else None, *columns)
         rows = await self.hg.run(statements.SEND_BATCH, params, conn)
         return list(rows[0][0])
 

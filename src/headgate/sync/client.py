@@ -157,9 +157,13 @@ class Headgate:
         try:
             if conn is not None:
                 return run_sync(conn, query, params)
-            with self.pool.connection() as own:
+            # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
+            own = self.pool.getconn()
+            try:
                 cursor = own.execute(query, literals(params), prepare=None if self._pooler else True)
                 return cursor.fetchall()
+            finally:
+                self.pool.putconn(own)
         except PoolTimeout as error:
             raise ConnectionFailed(
                 f"no connection to the database within {self._timeout:g} s",

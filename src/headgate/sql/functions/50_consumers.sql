@@ -99,6 +99,7 @@ declare c headgate.consumer := headgate.find_consumer(stream, name);
 begin
   perform 1 from headgate.cursor where consumer = c.id order by lane for update;
   delete from headgate.consumer where id = c.id;
+  delete from headgate.cursor where consumer = c.id;
   delete from headgate.delivery where consumer = c.id;
   delete from headgate.parked where consumer = c.id;
   delete from headgate.wake where consumer = c.id;

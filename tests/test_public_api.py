@@ -1,0 +1,75 @@
+"""What `import headgate` offers: everything documented, and the async and the sync classes alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+import headgate
+
+PAIRS = ["Headgate", "Stream", "Consumer", "Message", "Insights"]
+
+
+@pytest.mark.parametrize("name", headgate.__all__)
+def test_every_name_has_a_docstring(name: str) -> None:
+    thing = getattr(headgate, name)
+    doc = thing.__doc__
+    assert doc, f"headgate.{name} has no docstring"
+    assert doc.strip(), name
+    if inspect.isclass(thing) and dataclasses.is_dataclass(thing):
+        assert not doc.startswith(f"{name}("), "that is what dataclass writes"
+
+
+def test_all_is_complete_and_sorted() -> None:
+    offered = {n for n, v in vars(headgate).items() if not n.startswith("_") and not inspect.ismodule(v) and n != "annotations"}
+    assert offered == set(headgate.__all__)
+    assert headgate.__all__ == sorted(headgate.__all__)
+
+
+def test_every_error_is_offered() -> None:
+    classes = {c.__name__ for c in vars(headgate.errors).values() if inspect.isclass(c) and issubclass(c, headgate.Error)}
+    assert classes <= set(headgate.__all__)
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {n: v for n, v in vars(cls).items() if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, property))}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_method_has_a_docstring(name: str) -> None:
+    for cls in (getattr(headgate, name), getattr(headgate, f"Async{name}")):
+        assert [n for n, v in public(cls).items() if not v.__doc__] == []
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_async_and_sync_are_alike(name: str) -> None:
+    """The same methods with the same parameters, defaults and types; only that one is awaited."""
+    sync, aio = public(getattr(headgate, name)), public(getattr(headgate, f"Async{name}"))
+    assert sync.keys() == aio.keys()
+    for method in sync:
+        ours, theirs = sync[method], aio[method]
+        assert type(ours) is type(theirs)
+        if isinstance(ours, property):
+            ours, theirs = ours.fget, theirs.fget
+        assert signature(ours) == signature(theirs), method
+        assert not inspect.iscoroutinefunction(ours)
+    assert any(inspect.iscoroutinefunction(v) for v in aio.values())
+
+
+def test_connect_and_connect_async_are_alike() -> None:
+    assert signature(headgate.connect) == signature(headgate.connect_async)
+
+
+def signature(function: Any) -> str:
+    return re.sub(r"\bAsync(?=[A-Z])", "", str(inspect.signature(function)))
+
+
+@pytest.mark.parametrize("name", ["Outgoing", "Settled", "StreamInfo", "ConsumerInfo", "StoredMessage", "PeekedMessage", "DeadLetter"])
+def test_plain_data_cannot_be_changed(name: str) -> None:
+    cls = getattr(headgate, name)
+    assert dataclasses.is_dataclass(cls)
+    assert cls.__dataclass_params__.frozen
