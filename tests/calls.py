@@ -121,6 +121,15 @@ def extend(db: Db, stream: str, consumer: str, messages: Sequence[Received | str
     return db.execute("select * from headgate.extend(%s, %s, %s, %s)", (stream, consumer, given, by)).fetchone()  # type: ignore[return-value]
 
 
+def drain(db: Db, stream: str, consumer: str) -> list[str]:
+    """Receives and acks everything that is to be had; the data, sorted."""
+    got: list[str] = []
+    while batch := receive(db, stream, consumer, 100):
+        got += datas(batch)
+        ack(db, stream, consumer, batch)
+    return sorted(got)
+
+
 def facts(db: Db, stream: str, consumer: str) -> dict[str, Any]:
     """The consumer's row of the view headgate.consumers."""
     return record(db, "select * from headgate.consumers where stream = %s and name = %s", stream, consumer)
@@ -139,7 +148,8 @@ def pass_time(db: Db, by: str) -> None:
         db.execute("update headgate.message_id set at = at - %s::interval", [by])
         for stream in column(db, "select id from headgate.stream"):
             db.execute(
-                f"update headgate.message_{stream} set deliver_at = deliver_at - %s::interval where deliver_at is not null",
+                f"update headgate.message_{stream} set deliver_at = deliver_at - %s::interval "
+                "where deliver_at is not null",
                 [by],
             )
 

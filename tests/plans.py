@@ -1,4 +1,4 @@
-"""The plans of the statements that a call runs, also those inside functions, as PostgreSQL ran them: with auto_explain."""
+"""The plans of the statements that a call runs, also inside functions, as PostgreSQL ran them: with auto_explain."""
 
 from __future__ import annotations
 

@@ -21,8 +21,10 @@ from headgate.encoding import array_literal, decode, encode, error_text, interva
 EXAMPLES: list[Any] = [
     {}, {"a": 1}, {"a": {"b": [1, 2.5, None, True, "x"]}}, {"": ""}, {"nul": "a\x00b"},
     [], [1], [[], {}], ["[1]"],
-    "", " ", "text", "1", "true", "null", "{}", "[1, 2]", '{"a": 1}', "{broken", "[", '"quoted"', " {}", "\n[1]", "\ufeff{}",
-    "back\\slash", 'quo"te', "a,b", "{a,b}", "NULL", "tab\tnew\nline\r", "\x01\x1f\x7f", "ümläut", "日本語", "😀", "\u2028", "%s %(x)s :p0 ::text $1",
+    "", " ", "text", "1", "true", "null", "{}", "[1, 2]", '{"a": 1}', "{broken", "[", '"quoted"', " {}", "\n[1]",
+    "\ufeff{}",
+    "back\\slash", 'quo"te', "a,b", "{a,b}", "NULL", "tab\tnew\nline\r", "\x01\x1f\x7f",
+    "ümläut", "日本語", "😀", "\u2028", "%s %(x)s :p0 ::text $1",
     b"", b"\x00", b"\x00\xff\xfe{}", bytes(range(256)), b"text",
     0, -1, 2**63, -(2**70), 1.5, -0.0, 1e300, 5e-324, True, False, None,
 ]  # fmt: skip
@@ -156,7 +158,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=20,
 )
-TRICKY = st.text(st.sampled_from('{}[]",\\ \n\t\'%:$NULnul1a'))
+TRICKY = st.text(st.sampled_from("{}[]\",\\ \n\t'%:$NULnul1a"))
 WITHOUT_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

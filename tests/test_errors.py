@@ -146,7 +146,8 @@ def test_every_state_of_the_engine_has_a_class(url: str) -> None:
     ("state", "expected"),
     [
         ("40001", headgate.Conflict), ("40P01", headgate.Conflict), ("55P03", headgate.Conflict),
-        ("57P01", headgate.ConnectionFailed), ("53300", headgate.ConnectionFailed), ("08006", headgate.ConnectionFailed),
+        ("57P01", headgate.ConnectionFailed), ("53300", headgate.ConnectionFailed),
+        ("08006", headgate.ConnectionFailed),
         ("42501", headgate.NotAllowed), ("3F000", headgate.SchemaMissing), ("22P02", headgate.InvalidArgument),
         ("22021", headgate.InvalidText),
     ],

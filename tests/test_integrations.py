@@ -381,7 +381,9 @@ def test_not_a_connection(url: str, consumer: headgate.Consumer) -> None:
     stream = consumer.hg.stream("orders")
     with psycopg.connect(url) as conn, engine(url) as e, sqlite3.connect(":memory:") as lite:
         for wrong in (object(), "postgresql://", conn.cursor(), e, lite, consumer.hg):
-            with pytest.raises(headgate.InvalidArgument, match=r"cannot join the transaction of a [\s\S]*hint: pass a psycopg"):
+            with pytest.raises(
+                headgate.InvalidArgument, match=r"cannot join the transaction of a [\s\S]*hint: pass a psycopg"
+            ):
                 stream.send("x", conn=wrong)
             with pytest.raises(headgate.InvalidArgument):
                 consumer.ack(["0.1.1"], conn=wrong)

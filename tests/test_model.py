@@ -1,150 +1,28 @@
-"""Random histories, compared with a small model of what a consumer may get.
-
-The model knows nothing about lanes, ticks, spans or wake-ups. It says of each message whether it is waiting, in flight, dead
-or done, and from that what a receive may answer and how much it has to. The engine's clock is moved by `pass_time`.
-"""
+"""Random histories, compared with the model of a consumer. The engine's clock is moved by `pass_time`."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
 
 import psycopg
 import pytest
-from calls import Db, Received, ack, call, column, extend, facts, nack, pass_time, receive, send_batch, tick
+from calls import Db, ack, call, column, extend, facts, nack, pass_time, receive, send_batch, tick
+from consumer_model import ACK_WAIT, Consumer, Waiting
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-ACK_WAIT = 30  # minutes, as all times here
-FAR = 120
+FAR = 120  # minutes
 KEYS = ["a.1", "a.2", "b.1", None]
 stream_numbers = itertools.count(1)
-
-
-@dataclass
-class Waiting:
-    attempt: int  # deliveries so far
-    due: float
-
-
-@dataclass
-class Delivery:
-    deadline: float
-    attempts: dict[int, int]  # of each message in flight, by seq
-
-
-@dataclass
-class Consumer:
-    """The model of a consumer. `keys` and `commits` (which transaction a message came with) are shared with the machine."""
-
-    name: str
-    ordered: bool
-    filter: list[str] | None
-    max_deliver: int | None
-    max_ack_pending: int | None
-    keys: dict[int, str | None]
-    commits: dict[int, int]
-    paused: bool = False
-    now: float = 0
-    waiting: dict[int, Waiting] = field(default_factory=dict)
-    flying: dict[str, Delivery] = field(default_factory=dict)
-    dead: list[int] = field(default_factory=list)  # twice, when it died again after a seek
-    handed: list[str] = field(default_factory=list)  # every ack_id ever given
-
-    def passes(self, seq: int) -> bool:
-        return self.filter is None or (self.keys[seq] or "").startswith("a.")
-
-    def held(self, seq: int) -> str | None:
-        return self.keys[seq] if self.ordered else None
-
-    def in_flight(self) -> dict[int, int]:
-        return {seq: attempt for d in self.flying.values() for seq, attempt in d.attempts.items()}
-
-    def fail(self, seq: int, attempt: int, due: float) -> None:
-        if self.max_deliver and attempt >= self.max_deliver:
-            self.dead.append(seq)
-        else:
-            self.waiting[seq] = Waiting(attempt, due)
-
-    def take_apart(self, delivery: str) -> set[int]:
-        gone = self.flying.pop(delivery).attempts
-        for seq, attempt in gone.items():
-            self.fail(seq, attempt, self.now)
-        return set(gone)
-
-    def overdue(self) -> list[str]:
-        return [id for id, d in self.flying.items() if d.deadline <= self.now]
-
-    def at_least(self, parked: set[int]) -> int:
-        """How many messages a receive must be able to give. Of a key: what is parked, up to the first that is not due, or else
-        the first unread one (more may come, but what was read in an earlier span of the same call is in flight by then);
-        nothing while one of them is in flight."""
-        count = 0
-        runs: dict[str, list[int]] = defaultdict(list)
-        for seq in sorted(self.waiting):
-            key = self.held(seq)
-            if key is None:
-                count += self.waiting[seq].due <= self.now
-            else:
-                runs[key].append(seq)
-        busy = {self.held(seq) for seq in self.in_flight()}
-        for key, seqs in runs.items():
-            if key not in busy:
-                first = [s for s in seqs if s in parked] or seqs[:1]
-                count += len(list(itertools.takewhile(lambda s: self.waiting[s].due <= self.now, first)))
-        return count
-
-    def check(self, got: list[Received], parked: set[int]) -> None:
-        """Every message was one that may be handed out."""
-        flying = self.in_flight()
-        before: set[int] = set()
-        for m in got:
-            assert m.seq not in flying, f"{m.seq} is in flight already"
-            assert m.seq not in before, f"{m.seq} came twice"
-            assert m.seq in self.waiting, f"{m.seq} is not to be delivered"
-            assert m.attempt == self.waiting[m.seq].attempt + 1, f"{m.seq}: attempt {m.attempt}"
-            assert self.waiting[m.seq].due <= self.now, f"{m.seq} is not due"
-            assert m.key == self.keys[m.seq]
-            if key := self.held(m.seq):
-                assert not [s for s in flying if s < m.seq and self.keys[s] == key], f"{m.seq} overtakes one in flight"
-                earlier = {s for s in self.waiting if s < m.seq and self.keys[s] == key} - before
-                # a message may overtake one with a lower seq that committed after it (and that is not parked yet)
-                unread = {s for s in earlier if self.commits[s] <= self.commits[m.seq]} if m.seq not in parked else set()
-                assert not (earlier & parked) | unread, f"{m.seq} overtakes {earlier}"
-            before.add(m.seq)
-        if self.max_ack_pending:
-            assert len(flying) + len(got) <= max(self.max_ack_pending, len(flying))
-
-    def hand_out(self, got: list[Received]) -> None:
-        for m in got:
-            del self.waiting[m.seq]
-            self.flying.setdefault(m.delivery, Delivery(self.now + ACK_WAIT, {})).attempts[m.seq] = m.attempt
-            self.handed += [m.ack_id, m.delivery]
-
-    def pick(self, ack_ids: list[str]) -> tuple[dict[str, set[int]], int]:
-        """What ack_ids stand for: live messages by delivery, and how many ids are stale."""
-        live: dict[str, set[int]] = defaultdict(set)
-        stale = 0
-        for delivery in {".".join(i.split(".")[:2]) for i in ack_ids}:
-            given = [i for i in set(ack_ids) if i == delivery or i.startswith(delivery + ".")]
-            if delivery not in self.flying:
-                stale += len(given)
-            elif delivery in given:
-                live[delivery] = set(self.flying[delivery].attempts)
-            else:
-                wanted = {int(i.split(".")[2]) for i in given}
-                live[delivery] = wanted & set(self.flying[delivery].attempts)
-                stale += len(wanted - live[delivery])
-        return live, stale
-
-    def settle(self, delivery: str, seqs: set[int]) -> dict[int, int]:
-        gone = {s: self.flying[delivery].attempts.pop(s) for s in seqs}
-        if not self.flying[delivery].attempts:
-            del self.flying[delivery]
-        return gone
 
 
 class History(RuleBasedStateMachine):
@@ -166,15 +44,26 @@ class History(RuleBasedStateMachine):
 
     @initialize(
         lanes=st.integers(1, 3),
-        shapes=st.tuples(*[st.tuples(st.booleans(), st.sampled_from([None, 1, 2]), st.sampled_from([None, None, 3]))] * 3),
+        shapes=st.tuples(
+            *[st.tuples(st.booleans(), st.sampled_from([None, 1, 2]), st.sampled_from([None, None, 3]))] * 3
+        ),
     )
     def create(self, lanes: int, shapes: tuple[tuple[bool, int | None, int | None], ...]) -> None:
         call(self.db, "create_stream", self.stream, lanes=lanes)
         for i, (ordered, max_deliver, pending) in enumerate(shapes):
             filters = ["a.*"] if i == 2 else None
             c = Consumer(f"c{i}", ordered or i == 0, filters, max_deliver, pending, self.keys, self.commits)
-            call(self.db, "create_consumer", self.stream, c.name, filters, "key" if c.ordered else "none", f"{ACK_WAIT} minutes",
-                 max_deliver, pending)  # fmt: skip
+            call(
+                self.db,
+                "create_consumer",
+                self.stream,
+                c.name,
+                filters,
+                "key" if c.ordered else "none",
+                f"{ACK_WAIT} minutes",
+                max_deliver,
+                pending,
+            )
             self.consumers.append(c)
         self.send_now([key for key in KEYS for _ in range(3)], delayed=False)
 
@@ -184,11 +73,16 @@ class History(RuleBasedStateMachine):
             c.waiting.update({s: Waiting(0, due) for s in seqs if c.passes(s)})
 
     def send(self, db: Db, keys: list[str | None], delay: float = 0) -> list[int]:
-        sent = send_batch(db, self.stream, ["data"] * len(keys), keys=keys, delays=[f"{delay} minutes" if delay else None] * len(keys))
+        sent = send_batch(
+            db, self.stream, ["data"] * len(keys), keys=keys, delays=[f"{delay} minutes" if delay else None] * len(keys)
+        )
         self.keys.update(zip(sent, keys, strict=True))
         return sent
 
-    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6), delayed=st.sampled_from([False, False, False, True]))
+    @rule(
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6),
+        delayed=st.sampled_from([False, False, False, True]),
+    )
     def send_now(self, keys: list[str | None], delayed: bool) -> None:
         self.commit(self.send(self.db, keys, FAR if delayed else 0), self.now + FAR if delayed else self.now)
 
@@ -216,8 +110,13 @@ class History(RuleBasedStateMachine):
         return sorted({pool[i % len(pool)] for i in some}) if pool else []
 
     # Most of what happens is one rule, because Hypothesis leaves rules out at random: histories without it are dull.
-    @rule(who=who, n=st.sampled_from([0, 1, 1, 2, 5, 100]), some=some, delay=st.sampled_from([0, 0, FAR]),
-          fate=st.sampled_from(["keep", "ack", "ack all", "nack", "nack", "nack", "extend"]))  # fmt: skip
+    @rule(
+        who=who,
+        n=st.sampled_from([0, 1, 1, 2, 5, 100]),
+        some=some,
+        delay=st.sampled_from([0, 0, FAR]),
+        fate=st.sampled_from(["keep", "ack", "ack all", "nack", "nack", "nack", "extend"]),
+    )
     def work(self, who: int, n: int, some: list[int], delay: float, fate: str) -> None:
         c = self.consumers[who]
         if n:
@@ -230,7 +129,12 @@ class History(RuleBasedStateMachine):
         elif fate == "extend":
             self.extend(c, ids)
 
-    @rule(who=who, n=st.sampled_from([1, 2, 5, 100]), some=some, how=st.sampled_from(["alone", "alone", "commit", "rollback"]))
+    @rule(
+        who=who,
+        n=st.sampled_from([1, 2, 5, 100]),
+        some=some,
+        how=st.sampled_from(["alone", "alone", "commit", "rollback"]),
+    )
     def receive(self, who: int, n: int, some: list[int], how: str) -> None:
         c = self.consumers[who]
         acks = self.chosen(c, some) if how == "alone" else []
@@ -267,13 +171,21 @@ class History(RuleBasedStateMachine):
             c.hand_out(got)
 
     def parked(self, c: Consumer) -> set[int]:
-        found = set(column(self.db, "select seq from headgate.parked_messages where stream = %s and consumer = %s", self.stream, c.name))
+        found = set(
+            column(
+                self.db,
+                "select seq from headgate.parked_messages where stream = %s and consumer = %s",
+                self.stream,
+                c.name,
+            )
+        )
         assert found <= set(c.waiting)
         return found
 
     def deliveries(self, c: Consumer) -> dict[str, set[int]]:
         rows = self.db.execute(
-            "select lane || '.' || id, seqs from headgate.deliveries where stream = %s and consumer = %s", [self.stream, c.name]
+            "select lane || '.' || id, seqs from headgate.deliveries where stream = %s and consumer = %s",
+            [self.stream, c.name],
         )
         return {id: set(seqs) for id, seqs in rows}
 
@@ -311,8 +223,11 @@ class History(RuleBasedStateMachine):
         for c in self.consumers:
             c.now = self.now
 
-    @rule(what=st.sampled_from(["maintain", "pause", "pause", "seek", "seek", "redrive", "redrive", "redrive"]), who=who,
-          to=st.one_of(st.sampled_from(["beginning", "end"]), st.integers(0, 10**6)))  # fmt: skip
+    @rule(
+        what=st.sampled_from(["maintain", "pause", "pause", "seek", "seek", "redrive", "redrive", "redrive"]),
+        who=who,
+        to=st.one_of(st.sampled_from(["beginning", "end"]), st.integers(0, 10**6)),
+    )
     def intervene(self, what: str, who: int, to: str | int) -> None:
         if what == "maintain":
             self.maintain()
@@ -348,7 +263,8 @@ class History(RuleBasedStateMachine):
     def due(self) -> dict[int, float]:
         """When messages that were sent with a delay are due, from the log."""
         rows = self.db.execute(
-            f'select seq, extract(epoch from deliver_at - clock_timestamp())::float8 / 60 from headgate."log_{self.stream}" where deliver_at is not null'
+            "select seq, extract(epoch from deliver_at - clock_timestamp())::float8 / 60 "
+            f'from headgate."log_{self.stream}" where deliver_at is not null'
         )
         return {seq: self.now + round(left) for seq, left in rows}
 
@@ -403,7 +319,11 @@ def run(url: str, examples: int, steps: int) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 

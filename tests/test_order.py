@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import psycopg
 import pytest
-from calls import Db, Received, ack, call, column, datas, facts, ids, nack, pass_time, receive, send, send_batch, value
+from calls import Db, Received, ack, call, column, datas, facts, ids, nack, pass_time, receive, send, send_batch
 
 S = "orders"
 
@@ -22,7 +22,9 @@ def orders(db: Db) -> None:
 
 def put(db: Db, *messages: str, delay: str | None = None) -> None:
     """Messages are named after their key: a1, a2, b1."""
-    send_batch(db, S, list(messages), keys=[m[0] if m[0] != "-" else None for m in messages], delays=[delay] * len(messages))
+    send_batch(
+        db, S, list(messages), keys=[m[0] if m[0] != "-" else None for m in messages], delays=[delay] * len(messages)
+    )
 
 
 def take(db: Db, n: int = 10) -> dict[str, Received]:
@@ -245,7 +247,8 @@ class TestMany:
         assert list(take(db)) == ["d1"]
         pass_time(db, "2 hours")
         seen: list[str] = []
-        while got := receive(db, S, "c", 100, acks=ids(got) if seen else None):
+        got: list[Received] = []
+        while got := receive(db, S, "c", 100, acks=ids(got)):
             seen += [m.data for m in got if m.key == "a"]
         assert seen == [f"a{i}" for i in range(1, 3001)]
 

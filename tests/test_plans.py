@@ -30,12 +30,15 @@ def url(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
         db.execute("select headgate.create_stream('s', lanes => 8, segment_rows => %s)", [SEGMENT_ROWS])
         for name, settings in CONSUMERS.items():
             db.execute(f"select headgate.create_consumer('s', '{name}', {settings})")
-        for table in db.execute("select inhrelid::regclass::text from pg_inherits where inhparent = 'headgate.message_1'::regclass"):
+        for table in db.execute(
+            "select inhrelid::regclass::text from pg_inherits where inhparent = 'headgate.message_1'::regclass"
+        ):
             db.execute(f"alter table {table[0]} set (autovacuum_enabled = off)")
         for _ in range(MESSAGES // 10_000):
             db.execute(
                 "select headgate.send_batch('s', array(select 'data ' || n from generate_series(1, 10000) n), "
-                "array(select 'k.' || n % 1000 || case when n % 2 = 0 then '.even' else '.odd' end from generate_series(1, 10000) n))"
+                "array(select 'k.' || n % 1000 || case when n % 2 = 0 then '.even' else '.odd' end "
+                "from generate_series(1, 10000) n))"
             )
         if request.param == "with statistics":
             db.execute("vacuum analyze")
@@ -123,6 +126,14 @@ def test_receive_prunes_segments(explained: Explained) -> None:
     assert len(rows) == BATCH
     log = max(found, key=lambda s: sum(n.rows for n in s.on("message_1")))
     assert {n.relation for n in log.on("message_1_")} <= {"message_1_7", "message_1_8"}
+
+
+@pytest.mark.xfail(reason="the span read opens every segment of the span: 255 µs with 1 segment, 4.3 ms with 100")
+def test_receive_opens_few_segments(explained: Explained) -> None:
+    """However many segments a span goes over, a batch is in the first ones."""
+    _, found = receive(explained, "plain")
+    log = max(found, key=lambda s: sum(n.rows for n in s.on("message_1")))
+    assert len({n.relation for n in log.on("message_1_")}) <= 2
 
 
 def test_picking_a_lane_when_there_is_nothing_to_read(explained: Explained) -> None:

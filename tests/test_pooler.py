@@ -1,4 +1,4 @@
-"""Behind a pooler in transaction mode, where every transaction may run on another server connection: PgBouncer itself."""
+"""Behind a pooler in transaction mode, where each transaction may run on another connection: PgBouncer itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def bouncer(database_url: str, cluster: Cluster, home: Path, prepared: bool) -> 
 
 
 @pytest.fixture(params=["pooler=True", *(["prepared statements"] if version() >= (1, 21) else [])])
-def hg(request: pytest.FixtureRequest, database_url: str, cluster: Cluster, tmp_path: Path) -> Iterator[headgate.Headgate]:
+def hg(
+    request: pytest.FixtureRequest, database_url: str, cluster: Cluster, tmp_path: Path
+) -> Iterator[headgate.Headgate]:
     """A client behind PgBouncer, which knows prepared statements since 1.21."""
     prepared = request.param == "prepared statements"
     with bouncer(database_url, cluster, tmp_path, prepared) as url, headgate.connect(url, pooler=not prepared) as hg:

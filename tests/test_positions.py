@@ -1,4 +1,4 @@
-"""Where consumers stand: filters, seek and start, peek, changing and dropping, what the views say."""
+"""Where consumers stand: seek and start, peek, changing and dropping, what the views say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ import re
 
 import psycopg
 import pytest
-from calls import Db, ack, call, column, datas, facts, nack, pass_time, receive, record, send, send_batch, tick, value
+from calls import (
+    Db,
+    ack,
+    call,
+    column,
+    datas,
+    drain,
+    facts,
+    nack,
+    pass_time,
+    receive,
+    record,
+    send,
+    send_batch,
+    tick,
+    value,
+)
 
 S = "orders"
 
@@ -14,63 +30,6 @@ S = "orders"
 @pytest.fixture(autouse=True)
 def orders(db: Db) -> None:
     call(db, "create_stream", S, lanes=3)
-
-
-def drain(db: Db, consumer: str) -> list[str]:
-    got: list[str] = []
-    while batch := receive(db, S, consumer, 100):
-        got += datas(batch)
-        ack(db, S, consumer, batch)
-    return sorted(got)
-
-
-KEYS = ["orders", "orders.a", "orders.b", "orders.a.created", "orders.b.created", "ordersX", "orders.a.b.c", "o+.a", "oo.a", "a|b", "a", "b",
-        "x(y).z", "[ab].c", "a.c", "$.^", "ä.ö", "tab\t.x", "", "a..b", ".a"]  # fmt: skip
-
-
-def reference(filters: list[str], key: str | None) -> bool:
-    """What a filter means, written down once more and differently."""
-    if key is None:
-        return False
-
-    def fits(tokens: list[str], parts: list[str]) -> bool:
-        if tokens == [">"]:
-            return ".".join(parts) != ""
-        if not tokens or not parts:
-            return not tokens and not parts
-        return (tokens[0] == parts[0] or (tokens[0] == "*" and parts[0] != "")) and fits(tokens[1:], parts[1:])
-
-    return any(fits(f.split("."), key.split(".")) for f in filters)
-
-
-class TestFilters:
-    @pytest.mark.parametrize(
-        "filters",
-        [["orders"], ["orders.*"], ["orders.>"], [">"], ["*"], ["*.*"], ["*.*.created"], ["orders.*.created", "a"], ["o+.a"], ["a|b"], ["x(y).z"],
-         ["[ab].c"], ["$.^"], ["ä.*"], ["*.c", "*.z", "b"], ["nothing.matches"], ["orders.a", "orders.a", "orders.a.>"], ["tab\t.x"]],
-    )  # fmt: skip
-    @pytest.mark.parametrize("order", ["none", "key"])
-    def test_exactly_the_matching_keys_pass(self, db: Db, filters: list[str], order: str) -> None:
-        keys: list[str | None] = [*KEYS, None]
-        send_batch(db, S, [repr(k) for k in keys], keys=keys)
-        call(db, "create_consumer", S, "c", filters, order)
-        expected = sorted(repr(k) for k in keys if reference(filters, k))
-        assert facts(db, S, "c")["lag"] == len(expected)
-        assert drain(db, "c") == expected
-        assert facts(db, S, "c")["lag"] == 0
-
-    def test_without_a_filter_everything_passes(self, db: Db) -> None:
-        send_batch(db, S, ["x"] * 2, keys=["k", None])
-        call(db, "create_consumer", S, "c")
-        assert len(drain(db, "c")) == 2
-
-    @pytest.mark.parametrize("bad", [[], [""], ["a..b"], [".a"], ["a."], [">.a"], ["a.>.b"], ["a*"], ["*a"], ["a>"], ["**"], ["ok", "a..b"], [None]])
-    def test_malformed_ones_are_refused(self, db: Db, bad: list[str]) -> None:
-        call(db, "create_consumer", S, "c")
-        for function, name in (("create_consumer", "new"), ("alter_consumer", "c")):
-            with pytest.raises(psycopg.Error) as error:
-                db.execute(f"select headgate.{function}('orders', %s, filter => %s::text[])", [name, bad])
-            assert error.value.sqlstate == "HG006"
 
 
 class TestSeek:
@@ -86,15 +45,19 @@ class TestSeek:
         second = send(db, S, *"fghij")
         return {"beginning": "beginning", "end": "end", "seq": str(second[0]), "time": at, "first": str(first[0])}
 
-    @pytest.mark.parametrize(("target", "expected"), [("beginning", "abcdefghij"), ("end", ""), ("seq", "fghij"), ("time", "fghij")])
+    @pytest.mark.parametrize(
+        ("target", "expected"), [("beginning", "abcdefghij"), ("end", ""), ("seq", "fghij"), ("time", "fghij")]
+    )
     def test_a_new_consumer_starts_there(self, db: Db, middle: dict[str, str], target: str, expected: str) -> None:
         tick(db, S)
         call(db, "create_consumer", S, "c", start=middle[target])
         assert facts(db, S, "c")["lag"] == len(expected)
         send(db, S, "new")
-        assert drain(db, "c") == sorted([*expected, "new"])
+        assert drain(db, S, "c") == sorted([*expected, "new"])
 
-    @pytest.mark.parametrize(("target", "expected"), [("beginning", "abcdefghij"), ("end", ""), ("seq", "fghij"), ("time", "fghij")])
+    @pytest.mark.parametrize(
+        ("target", "expected"), [("beginning", "abcdefghij"), ("end", ""), ("seq", "fghij"), ("time", "fghij")]
+    )
     @pytest.mark.parametrize("state", ["fresh", "in flight", "parked", "done"])
     def test_a_consumer_goes_there_from_anywhere(
         self, db: Db, middle: dict[str, str], target: str, expected: str, state: str
@@ -120,16 +83,15 @@ class TestSeek:
         call(db, "create_consumer", S, "early", start="2001-01-01")
         call(db, "create_consumer", S, "late", start="2999-01-01")
         send(db, S, "new")
-        assert len(drain(db, "early")) == 11
-        assert drain(db, "late") == ["new"]
+        assert len(drain(db, S, "early")) == 11
+        assert drain(db, S, "late") == ["new"]
 
     def test_a_seq_in_a_gap(self, db: Db, middle: dict[str, str]) -> None:
-        with pytest.raises(ZeroDivisionError), db.transaction():
+        with db.transaction(force_rollback=True):
             [gone] = send(db, S, "gone")
-            raise ZeroDivisionError
         send(db, S, "k")
         call(db, "create_consumer", S, "c", start=str(gone))
-        assert drain(db, "c") == ["k"]
+        assert drain(db, S, "c") == ["k"]
 
     @pytest.mark.parametrize("bad", ["", "start", "-1", "1.5", "yesterday-ish", "99999999999999999999999", None])
     def test_no_position(self, db: Db, bad: str | None) -> None:
@@ -149,12 +111,16 @@ class TestSeek:
             tick(db, S)
             call(db, "seek", S, "c", "end")
             slow.commit()
-        assert drain(db, "c") == ["open"]
+        assert drain(db, S, "c") == ["open"]
 
 
 class TestPeek:
     def contents(self, db: Db) -> dict[str, object]:
-        tables = column(db, "select oid::regclass::text from pg_class where relnamespace = 'headgate'::regnamespace and relkind = 'r' order by 1")
+        tables = column(
+            db,
+            "select oid::regclass::text from pg_class "
+            "where relnamespace = 'headgate'::regnamespace and relkind = 'r' order by 1",
+        )
         return {t: db.execute(f"select xmin, ctid, t::text from {t} t order by ctid").fetchall() for t in tables}
 
     @pytest.fixture
@@ -168,7 +134,10 @@ class TestPeek:
         return {d: d for d in ("done", "parked", "delivered", "available")}
 
     def test_it_shows_states(self, db: Db, states: dict[str, str]) -> None:
-        rows = db.execute("select data, state, attempt, worker, reason, last_error, visible_at is not null from headgate.peek('orders', 'c')")
+        rows = db.execute(
+            "select data, state, attempt, worker, reason, last_error, visible_at is not null "
+            "from headgate.peek('orders', 'c')"
+        )
         assert rows.fetchall() == [
             ("done", "done", 0, None, None, None, False),
             ("parked", "parked", 1, None, "nacked", "why", True),
@@ -254,9 +223,8 @@ class TestFacts:
     def test_gaps_are_not_counted(self, db: Db) -> None:
         call(db, "create_consumer", S, "c")
         for i in range(5):
-            with pytest.raises(ZeroDivisionError), db.transaction():
+            with db.transaction(force_rollback=True):
                 send_batch(db, S, ["gone"] * 50)
-                raise ZeroDivisionError
             send(db, S, str(i))
         assert facts(db, S, "c")["lag"] == 5
         got = receive(db, S, "c", 3)
@@ -269,18 +237,18 @@ class TestFacts:
         with psycopg.connect(database_url) as slow:
             send(slow, S, "slow")
             send(db, S, "a")
-            assert drain(db, "c") == ["a"]
+            assert drain(db, S, "c") == ["a"]
             assert (facts(db, S, "c")["lag"], facts(db, S, "c")["oldest_unacked"]) == (0, None)
             floor = facts(db, S, "c")["floor"]
             assert floor == 0  # the open one lies above
             pass_time(db, "10 seconds")
             send(db, S, "b")
-            assert drain(db, "c") == ["b"]
+            assert drain(db, S, "c") == ["b"]
             assert facts(db, S, "c")["floor"] == 0
             slow.commit()
         tick(db, S)  # which finds what the late one has left
         assert (facts(db, S, "c")["lag"], facts(db, S, "c")["floor"]) == (1, 0)
-        assert drain(db, "c") == ["slow"]
+        assert drain(db, S, "c") == ["slow"]
         assert facts(db, S, "c")["lag"] == 0
         assert facts(db, S, "c")["floor"] == 3
 
@@ -292,7 +260,8 @@ class TestFacts:
         for _ in range(20):
             db.execute(
                 "select headgate.send_batch('big', array_agg('x'::text), "
-                "array_agg(case when i % 10 = 0 then 'vip.' || i % 97 else 'k.' || i end order by i)) from generate_series(1, 10000) i"
+                "array_agg(case when i % 10 = 0 then 'vip.' || i % 97 else 'k.' || i end order by i)) "
+                "from generate_series(1, 10000) i"
             )
         if spread == "one lane":
             db.execute(f"update headgate.message_{value(db, 'select max(id) from headgate.stream')} set lane = 5")
@@ -318,13 +287,13 @@ class TestChanging:
     def test_a_changed_filter_holds_for_what_is_read_from_then_on(self, db: Db) -> None:
         call(db, "create_consumer", S, "c", ["a"])
         send_batch(db, S, ["1", "2"], keys=["a", "b"])
-        assert drain(db, "c") == ["1"]
+        assert drain(db, S, "c") == ["1"]
         call(db, "alter_consumer", S, "c", filter=["b"])
         send_batch(db, S, ["3", "4"], keys=["a", "b"])
-        assert drain(db, "c") == ["4"]
+        assert drain(db, S, "c") == ["4"]
         call(db, "alter_consumer", S, "c", clear=["filter"])
         send_batch(db, S, ["5", "6"], keys=["a", "b"])
-        assert drain(db, "c") == ["5", "6"]
+        assert drain(db, S, "c") == ["5", "6"]
 
     def test_what_is_not_named_stays(self, db: Db) -> None:
         call(db, "create_consumer", S, "c", ["a.*"], max_deliver=3, max_ack_pending=7, ack_wait="1 hour")
@@ -339,7 +308,8 @@ class TestChanging:
         assert error.value.sqlstate == "HG010"
 
     @pytest.mark.parametrize(
-        "settings", [{"order": "fifo"}, {"ack_wait": "0"}, {"ack_wait": "8 days"}, {"max_deliver": 0}, {"max_ack_pending": 0}]
+        "settings",
+        [{"order": "fifo"}, {"ack_wait": "0"}, {"ack_wait": "8 days"}, {"max_deliver": 0}, {"max_ack_pending": 0}],
     )
     def test_senseless_settings_are_refused(self, db: Db, settings: dict[str, object]) -> None:
         with pytest.raises(psycopg.Error) as error:
@@ -394,5 +364,5 @@ class TestChanging:
         assert record(db, "select * from headgate.consumers")["name"] == "d"
         assert value(db, "select count(*) from headgate.deliveries") == 0
         call(db, "create_consumer", S, "c")
-        assert len(drain(db, "c")) == 5
-        assert len(drain(db, "d")) == 5
+        assert len(drain(db, S, "c")) == 5
+        assert len(drain(db, S, "d")) == 5

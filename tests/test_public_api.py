@@ -25,18 +25,26 @@ def test_every_name_has_a_docstring(name: str) -> None:
 
 
 def test_all_is_complete_and_sorted() -> None:
-    offered = {n for n, v in vars(headgate).items() if not n.startswith("_") and not inspect.ismodule(v) and n != "annotations"}
+    offered = {
+        n for n, v in vars(headgate).items() if not n.startswith("_") and not inspect.ismodule(v) and n != "annotations"
+    }
     assert offered == set(headgate.__all__)
     assert headgate.__all__ == sorted(headgate.__all__)
 
 
 def test_every_error_is_offered() -> None:
-    classes = {c.__name__ for c in vars(headgate.errors).values() if inspect.isclass(c) and issubclass(c, headgate.Error)}
+    classes = {
+        c.__name__ for c in vars(headgate.errors).values() if inspect.isclass(c) and issubclass(c, headgate.Error)
+    }
     assert classes <= set(headgate.__all__)
 
 
 def public(cls: type) -> dict[str, Any]:
-    return {n: v for n, v in vars(cls).items() if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, property))}
+    return {
+        n: v
+        for n, v in vars(cls).items()
+        if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, property))
+    }
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -68,7 +76,9 @@ def signature(function: Any) -> str:
     return re.sub(r"\bAsync(?=[A-Z])", "", str(inspect.signature(function)))
 
 
-@pytest.mark.parametrize("name", ["Outgoing", "Settled", "StreamInfo", "ConsumerInfo", "StoredMessage", "PeekedMessage", "DeadLetter"])
+@pytest.mark.parametrize(
+    "name", ["Outgoing", "Settled", "StreamInfo", "ConsumerInfo", "StoredMessage", "PeekedMessage", "DeadLetter"]
+)
 def test_plain_data_cannot_be_changed(name: str) -> None:
     cls = getattr(headgate, name)
     assert dataclasses.is_dataclass(cls)

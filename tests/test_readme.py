@@ -13,7 +13,9 @@ README = Path(__file__).parent.parent / "README.md"
 
 def tour() -> str:
     """The python block behind the marker."""
-    found = re.search(r"<!-- tour -->\s*```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    found = re.search(
+        r"<!-- tour -->\s*```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     assert found, "README.md has no python block behind the marker <!-- tour -->"
     return found.group(1)
 

@@ -89,13 +89,22 @@ class TestRoles:
 
     @pytest.mark.parametrize("role", [PRODUCER, CONSUMER, MONITOR, OWNER])
     def test_tables_and_sequences_are_private(self, db: Db, role: str) -> None:
-        tables = column(db, "select oid::regclass::text from pg_class where relnamespace = 'headgate'::regnamespace and relkind in ('r', 'p')")
+        tables = column(
+            db,
+            "select oid::regclass::text from pg_class "
+            "where relnamespace = 'headgate'::regnamespace and relkind in ('r', 'p')",
+        )
         assert len(tables) > 10
         for table in tables:
             for right in ("select", "insert", "update", "delete", "truncate"):
                 assert not value(db, "select has_table_privilege(%s, %s, %s)", role, table, right), (table, right)
-        for sequence in column(db, "select oid::regclass::text from pg_class where relnamespace = 'headgate'::regnamespace and relkind = 'S'"):
-            assert not value(db, "select has_sequence_privilege(%s, %s, 'usage, select, update')", role, sequence), sequence
+        for sequence in column(
+            db,
+            "select oid::regclass::text from pg_class where relnamespace = 'headgate'::regnamespace and relkind = 'S'",
+        ):
+            assert not value(db, "select has_sequence_privilege(%s, %s, 'usage, select, update')", role, sequence), (
+                sequence
+            )
         assert not value(db, "select has_schema_privilege(%s, 'headgate', 'create')", role)
 
     def test_login_roles_get_by_with_membership(self, db: Db, database_url: str, nobody: str) -> None:
@@ -118,8 +127,11 @@ class TestRoles:
         db.execute(f"create schema evil authorization {nobody}")
         with db.transaction(force_rollback=True):
             db.execute(f"set local role {nobody}")
-            db.execute("create function evil.now() returns timestamptz language plpgsql as $$ begin raise exception 'caught'; end $$")
-            db.execute("create function evil.clock_timestamp() returns timestamptz language plpgsql as $$ begin raise exception 'caught'; end $$")
+            for name in ("now", "clock_timestamp"):
+                db.execute(
+                    f"create function evil.{name}() returns timestamptz language plpgsql "
+                    "as $$ begin raise exception 'caught'; end $$"
+                )
             db.execute("set local search_path = evil, pg_catalog")
             db.execute("create temp table stream (name text)")
             db.execute("select headgate.send('orders', 'x')")
@@ -131,14 +143,19 @@ class TestRoles:
 class TestCatalog:
     def functions(self, db: Db) -> list[tuple[str, list[str] | None, bool, bool]]:
         return db.execute(
-            "select p.oid::regprocedure::text, p.proconfig, p.prosecdef, has_function_privilege('public', p.oid, 'execute') "
+            "select p.oid::regprocedure::text, p.proconfig, p.prosecdef, "
+            "has_function_privilege('public', p.oid, 'execute') "
             "from pg_proc p where p.pronamespace = 'headgate'::regnamespace"
         ).fetchall()
 
     def test_every_function_pins_its_search_path(self, db: Db) -> None:
         found = self.functions(db)
         assert len(found) > 50
-        assert [name for name, config, *_ in found if not any(c.startswith("search_path=pg_catalog, pg_temp") for c in config or [])] == []
+        assert [
+            name
+            for name, config, *_ in found
+            if not any(c.startswith("search_path=pg_catalog, pg_temp") for c in config or [])
+        ] == []
 
     def test_no_function_is_open_to_public(self, db: Db) -> None:
         assert [name for name, _, _, public in self.functions(db) if public] == []
@@ -147,7 +164,8 @@ class TestCatalog:
         assert not value(db, "select has_schema_privilege('public', 'headgate', 'usage')")
         assert column(
             db,
-            "select oid::regclass::text from pg_class where relnamespace = 'headgate'::regnamespace and relkind in ('r', 'p', 'v') "
+            "select oid::regclass::text from pg_class "
+            "where relnamespace = 'headgate'::regnamespace and relkind in ('r', 'p', 'v') "
             "and has_table_privilege('public', oid, 'select, insert, update, delete')",
         ) == []  # fmt: skip
 
@@ -156,8 +174,9 @@ class TestCatalog:
         granted = set(
             column(
                 db,
-                "select p.oid::regprocedure::text from pg_proc p, unnest(array['headgate_producer', 'headgate_consumer', 'headgate_monitor', "
-                "'headgate_owner']) r where p.pronamespace = 'headgate'::regnamespace and has_function_privilege(r, p.oid, 'execute')",
+                "select p.oid::regprocedure::text from pg_proc p, unnest(array['headgate_producer', "
+                "'headgate_consumer', 'headgate_monitor', 'headgate_owner']) r "
+                "where p.pronamespace = 'headgate'::regnamespace and has_function_privilege(r, p.oid, 'execute')",
             )
         )
         definers = {name for name, _, definer, _ in self.functions(db) if definer}

@@ -168,7 +168,9 @@ def test_nack(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
     assert (message.data, message.attempt) == ("a", 2)
 
 
-@pytest.mark.parametrize("error", ["a\x00b", "half \ud800", ValueError("of a kind")], ids=["NUL", "surrogate", "exception"])
+@pytest.mark.parametrize(
+    "error", ["a\x00b", "half \ud800", ValueError("of a kind")], ids=["NUL", "surrogate", "exception"]
+)
 def test_nack_takes_any_error(stream: headgate.Stream, consumer: headgate.Consumer, error: Any) -> None:
     """Saying why something failed must not fail."""
     stream.send("a")
@@ -319,7 +321,9 @@ def test_ids(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
     assert [m.data for m in take(consumer, 3)] == ["a", "c", "f"]
 
 
-def test_wait_wakes_up_when_somebody_sends(database_url: str, stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+def test_wait_wakes_up_when_somebody_sends(
+    database_url: str, stream: headgate.Stream, consumer: headgate.Consumer
+) -> None:
     waited: list[float] = []
     found: list[headgate.Message] = []
 
@@ -376,7 +380,9 @@ def test_start(stream: headgate.Stream) -> None:
 def test_insights(hg: headgate.Headgate, stream: headgate.Stream) -> None:
     consumer = stream.consumer("billing", create=True, filter="k.>", order="key", max_deliver=1, max_ack_pending=50,
                                backoff={"first": 1}, ack_wait=7)  # fmt: skip
-    seqs = stream.send_batch([("k.1", "done"), ("k.2", "dead"), ("k.3", "in flight"), ("k.4", "parked"), ("k.5", "new"), ("x", "-")])
+    seqs = stream.send_batch(
+        [("k.1", "done"), ("k.2", "dead"), ("k.3", "in flight"), ("k.4", "parked"), ("k.5", "new"), ("x", "-")]
+    )
     by_data = {m.data: m for m in take(consumer, 5)}
     by_data["done"].ack()
     by_data["dead"].nack(error="broken")
@@ -492,13 +498,27 @@ def test_alter(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgat
     assert stream.info().dedup_window == timedelta(seconds=1), "only what is given changes"
     consumer.alter(filter="a.>", ack_wait=90, max_deliver=3, max_ack_pending=7, backoff=5)
     info = consumer.info()
-    assert (info.filter, info.ack_wait.seconds, info.max_deliver, info.max_ack_pending, info.backoff) == (["a.>"], 90, 3, 7, 5)
+    assert (info.filter, info.ack_wait.seconds, info.max_deliver, info.max_ack_pending, info.backoff) == (
+        ["a.>"],
+        90,
+        3,
+        7,
+        5,
+    )
     consumer.alter(clear=["filter", "max_deliver", "max_ack_pending", "backoff"])
     info = consumer.info()
-    assert (info.filter, info.ack_wait.seconds, info.max_deliver, info.max_ack_pending, info.backoff) == (None, 90, None, None, None)
+    assert (info.filter, info.ack_wait.seconds, info.max_deliver, info.max_ack_pending, info.backoff) == (
+        None,
+        90,
+        None,
+        None,
+        None,
+    )
 
 
-def test_creating_again_changes_nothing(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+def test_creating_again_changes_nothing(
+    hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate.Consumer
+) -> None:
     assert hg.stream("orders", create=True, lanes=9).info().lanes == 4
     again = stream.consumer("billing", create=True, order="key", ack_wait=1)
     assert (again.order, again.ack_wait) == ("none", timedelta(seconds=30))
@@ -512,12 +532,20 @@ def test_drop(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate
         consumer.receive()
     stream.drop()
     assert hg.streams() == []
-    for call in (lambda: stream.send("x"), stream.info, stream.drop, lambda: consumer.receive(), lambda: consumer.ack(["0.1.1"])):
+    for call in (
+        lambda: stream.send("x"),
+        stream.info,
+        stream.drop,
+        lambda: consumer.receive(),
+        lambda: consumer.ack(["0.1.1"]),
+    ):
         with pytest.raises(headgate.StreamNotFound):
             call()
 
 
-def test_made_again_under_a_live_consumer(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+def test_made_again_under_a_live_consumer(
+    hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate.Consumer
+) -> None:
     """Objects are names: they go on with the new stream. Before its consumer exists they say so."""
     stream.send("old")
     [old] = consumer.receive(wait=5)

@@ -22,7 +22,9 @@ async def test_a_usual_day(hg: headgate.AsyncHeadgate) -> None:
     stream = await hg.stream("orders", create=True, lanes=4)
     consumer = await stream.consumer("billing", create=True, filter="orders.>", order="key", max_deliver=2)
     await stream.send({"quantity": 4}, key="orders.a", headers={"h": 1})
-    await stream.send_batch([("orders.b", b"\x00"), ("refunds.a", "skipped"), headgate.Outgoing("c", "orders.c", id="1")])
+    await stream.send_batch(
+        [("orders.b", b"\x00"), ("refunds.a", "skipped"), headgate.Outgoing("c", "orders.c", id="1")]
+    )
     messages: list[headgate.AsyncMessage] = []
     while len(messages) < 3:
         messages += await consumer.receive(10, wait=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import psycopg
@@ -92,14 +93,12 @@ class TestOneAndMany:
 
     def test_rolled_back_messages_never_show(self, db: Db, orders: str) -> None:
         call(db, "create_consumer", orders, "c")
-        with pytest.raises(ZeroDivisionError), db.transaction():
+        with db.transaction(force_rollback=True):
             send(db, orders, "gone")
-            raise ZeroDivisionError
         with db.transaction():
             send(db, orders, "kept")
-            with pytest.raises(ZeroDivisionError), db.transaction():  # a savepoint
+            with db.transaction(force_rollback=True):  # a savepoint
                 send(db, orders, "gone too")
-                raise ZeroDivisionError
         assert datas(receive(db, orders, "c")) == ["kept"]
 
 
@@ -166,7 +165,8 @@ class TestIds:
         call(db, "create_consumer", orders, "c")
         db.execute(
             "select headgate.send_batch('orders', array['1', '2', '3'], array['k1', 'k2', 'k3'], "
-            """array['{"h": 1}', null, '{"h": 3}']::jsonb[], delays => array[null, '1 hour', null]::interval[], ids => array['b', 'x', 'a'])"""
+            """array['{"h": 1}', null, '{"h": 3}']::jsonb[], """
+            "delays => array[null, '1 hour', null]::interval[], ids => array['b', 'x', 'a'])"
         )
         got = {m.data: (m.key, m.headers) for m in receive(db, orders, "c")}
         assert got == {"1": ("k1", {"h": 1}), "3": ("k3", {"h": 3})}
@@ -197,9 +197,8 @@ class TestIds:
         assert log(db, "other") == ["y"]
 
     def test_a_rollback_frees_the_id(self, db: Db, orders: str) -> None:
-        with pytest.raises(ZeroDivisionError), db.transaction():
+        with db.transaction(force_rollback=True):
             send(db, orders, "gone", id="a")
-            raise ZeroDivisionError
         send(db, orders, "kept", id="a")
         assert log(db, orders) == ["kept"]
 
@@ -218,7 +217,7 @@ class TestIds:
         assert (got == [seq]) is commit
 
     def test_many_sessions_send_the_same_ids(self, db: Db, database_url: str, orders: str) -> None:
-        """Each batch names the same ids in another order; no deadlock, one message each, everybody hears the same seq."""
+        """Each batch names the same ids in another order: no deadlock, one message each, everybody hears its seq."""
         answers: list[dict[str, int]] = []
 
         def run(shift: int) -> None:
@@ -297,7 +296,7 @@ class TestSegments:
             send_batch(db, tiny, ["x"] * 10_000)
         ends = self.ends(db)
         assert ends[0][0] == 1
-        assert all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(ends))
         assert ends[-1][1] > 80_000 + 20_000
         got = 0
         while batch := receive(db, tiny, "c", 10_000):

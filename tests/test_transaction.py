@@ -164,7 +164,9 @@ def test_killed_between_the_work_and_the_commit(hg: headgate.Headgate, stream: h
     consumer = stream.consumer("c", create=True, ack_wait=0.5)
     stream.send_batch([1, 2, 3])
     for _ in range(2):
-        died = subprocess.run([sys.executable, "-c", DIES, hg.url], capture_output=True, text=True, timeout=60, check=False)
+        died = subprocess.run(
+            [sys.executable, "-c", DIES, hg.url], capture_output=True, text=True, timeout=60, check=False
+        )
         assert died.returncode == -9, died.stderr
         assert done(hg) == []
     attempts = []

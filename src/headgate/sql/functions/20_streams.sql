@@ -38,12 +38,12 @@ begin
     create table headgate.message_%1$s (
       seq bigint not null default nextval('headgate.seq_%1$s'),
       xid xid8 not null,
+      created_at timestamptz not null default clock_timestamp(),
       lane int not null,
       key text,
       data text not null,
       headers jsonb,
-      deliver_at timestamptz,
-      created_at timestamptz not null default clock_timestamp()
+      deliver_at timestamptz
     ) partition by range (seq) $ddl$, s);
   execute format('create unique index on headgate.message_%s (seq)', s);
   execute format('create index on headgate.message_%s (lane, seq)', s);
@@ -68,18 +68,18 @@ $$;
 
 -- ensure_segments(stream id, n): room for n more messages and some ahead. The new table is made apart and attached,
 -- which conflicts with no insert or read. Locks the parent SHARE UPDATE EXCLUSIVE, and waits for that lock only when
--- there is no room left. Writes segment; DDL.
+-- there is little room left: other senders that looked at the same moment need some too. Writes segment; DDL.
 create or replace function headgate.ensure_segments(p_stream int, p_room bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream; k int; first bigint; ending bigint; part text;
 begin
+  select * into s from headgate.stream where id = p_stream;
   begin
     execute format('lock table headgate.message_%s in share update exclusive mode nowait', p_stream);
   exception when lock_not_available then
-    if headgate.segments_end(p_stream) > headgate.last_seq(p_stream) + p_room then return; end if;
+    if headgate.segments_end(p_stream) > headgate.last_seq(p_stream) + p_room + greatest(s.segment_rows, 50000) / 4 then return; end if;
     execute format('lock table headgate.message_%s in share update exclusive mode', p_stream);
   end;
-  select * into s from headgate.stream where id = p_stream;
   while headgate.segments_end(p_stream) <= headgate.last_seq(p_stream) + p_room + greatest(s.segment_rows, 50000) loop
     k := coalesce((select max(id) from headgate.segment where stream = p_stream), 0) + 1;
     first := headgate.segments_end(p_stream);

@@ -66,7 +66,7 @@ begin
   -- Room that a transaction makes helps others only when it commits, and until then nobody else can make any: a
   -- transaction that was open already leaves it to others (sends, ticks, maintenance) as long as there is some.
   if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 2
-     and (not headgate.is_open() or headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 4) then
+     and (not headgate.is_open() or headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 8) then
     perform headgate.ensure_segments(s.id, n);
   end if;
   x := pg_current_xact_id();

@@ -26,7 +26,8 @@ end $$;
 -- one that waited longest first, until the batch is full: what is parked and due, then the log.
 -- This is the hot path. A statement costs mostly by the nodes of its plan, even of those that never run, so the usual case
 -- (a lane with work left in its span, no filter, no order) has statements of its own, and the rest is in sift_<stream id>.
--- Rows are compared as (lane, seq) so that no planner takes the index on seq alone and filters out the other lanes.
+-- Rows are compared as (lane, seq), and looked up in parked in the order of one index, so that no planner takes another one:
+-- its statistics of small, fast-changing tables are never right, and a plan is kept for the life of a session.
 create or replace function headgate.receive_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
@@ -35,7 +36,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; tries int := 0; tried int[] := '{}';
-  c headgate.consumer; plain boolean; busy boolean; special boolean; moved boolean; chunk int; got_before boolean;
+  c headgate.consumer; plain boolean; busy boolean; special boolean; moved boolean; chunk int; chunk_lane int; got_before boolean;
   newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; was_tick bigint; dummy text;
   l headgate.cursor; at_lane int; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
 begin
@@ -76,15 +77,19 @@ begin
   loop
     at_lane := null;
     l := null;
-    if busy then
-      -- the lane that waited longest, of those with work left; the others are looked at now and then, lest they starve
+    -- the lane that waited longest, of those with work left; the others are looked at now and then, lest they starve
+    if busy and plain then
       select k.lane, k.pos, k.to_hi, k.from_snap, k.to_snap, k.sweep_at, k.delivered,
-             not plain or k.pos >= k.to_hi or k.late is not null or coalesce(k.sweep_at <= t0, false)
-               or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane and p.visible_at <= t0)
+             k.pos >= k.to_hi or k.late is not null or coalesce(k.sweep_at <= t0, false)
+               or coalesce((select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at limit 1) <= t0, false)
         into at_lane, at_pos, at_hi, at_from, at_to, at_sweep_at, at_delivered, special
         from headgate.cursor k
        where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
        order by k.turn limit 1 for update skip locked;
+    elsif busy then  -- in order, lanes with nothing in flight first: there no key is taken
+      select k.lane, true into at_lane, special from headgate.cursor k
+       where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
+       order by c.ordered and exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), k.turn limit 1 for update skip locked;
     end if;
     if at_lane is null or special then
       if at_lane is not null then
@@ -95,7 +100,7 @@ begin
                k.pos < k.to_hi or k.late is not null or k.sweep_at <= t0
             or (k.to_tick <> tick_id and exists (select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))
             or k.to_base < (select max(t.id) from headgate.tick t where t.stream = {stream} and t.late is not null)
-            or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane and p.visible_at <= t0)
+            or (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at limit 1) <= t0
             or (c.ordered and exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
          order by k.turn limit 1 for update skip locked;
       end if;
@@ -111,7 +116,7 @@ begin
       end if;
       if l.sweep_at <= t0 then l.sweep_at := headgate.take_apart(c, l.lane, t0); end if;
       if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
-      if exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at <= t0) then
+      if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t0 then
         return query
         with p as materialized (select * from headgate.unpark(c, l.lane, want, t0)),
         m as materialized (
@@ -177,15 +182,16 @@ begin
       select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
       l.sweep_at := at_sweep_at; l.delivered := at_delivered;
       -- look ever further ahead while nothing fits
-      chunk := case when chunk is null or got_before then case when c.pattern is null then want + 20 else want * 8 + 500 end else least(chunk * 4, 20000) end;
+      chunk := case when chunk is null or got_before or (c.ordered and chunk_lane <> at_lane) then case when c.pattern is null then want + 20 else want * 8 + 500 end else least(chunk * 4, 20000) end;
       return query select * from headgate.sift_{stream}(c, l, want, chunk, p_worker, t0, deadline);
       get diagnostics got = row_count;
       want := want - got;
       got_before := got > 0;
+      chunk_lane := at_lane;
       if got = 0 and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = l.lane and (k.pos > l.pos or k.late is distinct from l.late))
       then tried := tried || l.lane; end if;
     end if;
-    exit when want <= 0 or clock_timestamp() > t0 + interval '200 milliseconds';
+    exit when want <= 0 or clock_timestamp() > t0 + interval '1 second';
   end loop;
 end $$;
 $source$
@@ -200,17 +206,23 @@ select $source$
 create function headgate.sift_{stream}(c headgate.consumer, l headgate.cursor, want int, chunk int, p_worker text, t0 timestamptz, deadline timestamptz)
 returns setof headgate.received language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  flying text[] := '{}'; any_parked boolean := false; crowded boolean := false;
+  flying text[] := '{}'; any_parked boolean := false; crowded boolean := false; bound int;
 begin
   if c.ordered then
     -- in this order: a message that is nacked at this moment is seen in flight, or parked, or both, but never as neither
     flying := array(select distinct k from headgate.delivery d, unnest(d.keys) k where d.consumer = c.id and d.lane = l.lane and k is not null);
     any_parked := exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane);
-    -- keys in flight park the messages behind them, within bounds; past these the lane waits for an ack (a count of all that
-    -- sleep comes first, because it is cheap: those behind a failed message must not hold other keys)
+    -- Keys in flight park the messages behind them, within bounds; past these the lane waits for an ack. The bounds are
+    -- narrow while all that is in flight is young: most of it is acked in a moment, and parking costs more than waiting.
+    -- (A count of all that sleep comes first, because it is cheap: those behind a failed message must not hold other keys.)
+    bound := case when exists (select from headgate.delivery d where d.consumer = c.id and d.lane = l.lane and d.delivered_at < t0 - interval '100 milliseconds')
+                  then 1000 else 50 end;
     crowded := any_parked and flying <> '{}'
-      and exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at = 'infinity' offset 1000 limit 1)
-      and exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.key = any(flying) offset 1000 limit 1);
+      and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at >= 'infinity'
+            order by p.visible_at, p.seq offset bound limit 1) is not null
+      and (select count(*) from unnest(flying) f (key) cross join lateral (
+             select from headgate.parked p where p.consumer = c.id and p.lane = l.lane
+                and p.key is not null and (p.key, p.seq) >= (f.key, 0) and (p.key, p.seq) <= (f.key, 9223372036854775807) order by p.key, p.seq limit bound + 1) x) > bound;
   end if;
   return query
   with raw as materialized (
@@ -229,7 +241,8 @@ begin
   fit as materialized (  -- what is handed out is carried along: estimates are off here, and joins of CTEs turn quadratic
     select r.*, case when c.ordered then r.key end as held, coalesce(r.deliver_at > t0, false) as delayed,
            coalesce(c.ordered and r.key in (select unnest(flying)), false) as flies,
-           any_parked and exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.key = r.key and p.seq < r.seq) as blocked
+           any_parked and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane
+                              and p.key is not null and (p.key, p.seq) >= (r.key, 0) and (p.key, p.seq) < (r.key, r.seq) order by p.key, p.seq limit 1) is not null as blocked
       from raw r where c.pattern is null or r.key ~ c.pattern),
   sorted as materialized (
     select f.*, f.delayed or (f.held is not null and bool_or(f.delayed or f.flies or f.blocked) over (partition by f.held order by f.seq)) as waits

@@ -48,9 +48,7 @@ begin
       stale := stale + n;
     end if;
     if c.ordered then
-      insert into headgate.wake (consumer, lane, key)
-        select distinct c.id, d.lane, k from unnest(freed) k
-         where exists (select from headgate.parked p where p.consumer = c.id and p.lane = d.lane and p.key = k);
+      perform headgate.leave_notes(c, d.lane, freed);
     end if;
   end loop;
 end $$;
@@ -179,9 +177,7 @@ begin
     if dead is not null then
       perform headgate.bury(c, dead, tried, coalesce(p_error, p_reason));
       if c.ordered then  -- what waited behind them goes on
-        insert into headgate.wake (consumer, lane, key)
-          select distinct c.id, d.lane, u.k from unnest(d.seqs, d.keys) u (s, k) join unnest(dead) x (s) using (s)
-           where exists (select from headgate.parked p where p.consumer = c.id and p.lane = d.lane and p.key = u.k);
+        perform headgate.leave_notes(c, d.lane, array(select u.k from unnest(d.seqs, d.keys) u (s, k) join unnest(dead) x (s) using (s)));
       end if;
     end if;
   end if;
@@ -221,6 +217,18 @@ begin
   return n;
 end $$;
 
+-- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are free now, have messages
+-- waiting. Writes wake.
+create or replace function headgate.leave_notes(c headgate.consumer, p_lane int, p_keys text[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if exists (select from headgate.parked p where p.consumer = c.id and p.lane = p_lane) then
+    insert into headgate.wake (consumer, lane, key)
+      select c.id, p_lane, p.key from headgate.parked p
+       where p.ctid = any(headgate.first_parked(c.id, p_lane, array(select distinct k from unnest(p_keys) k)));
+  end if;
+end $$;
+
 -- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has freed due. The caller holds
 -- the lane's cursor. Writes wake, parked.
 create or replace function headgate.take_notes(c headgate.consumer, p_lane int, p_now timestamptz) returns void
@@ -231,60 +239,71 @@ begin
   with w as (delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane returning w.key)
   select array_agg(distinct w.key) into freed from w;
   update headgate.parked p set visible_at = p_now
-    from unnest(freed) f (key)
-    cross join lateral (select min(q.seq) as seq from headgate.parked q where q.consumer = c.id and q.lane = p_lane and q.key = f.key) head
-   where p.consumer = c.id and p.lane = p_lane and p.seq = head.seq and p.reason = 'blocked' and p.visible_at > p_now;
+   where p.ctid = any(headgate.first_parked(c.id, p_lane, freed)) and p.reason = 'blocked' and p.visible_at > p_now;
+end $$;
+
+-- first_parked(consumer id, lane, keys) -> where the first parked message of each key lies.
+create or replace function headgate.first_parked(p_consumer int, p_lane int, p_keys text[]) returns tid[]
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  return array(
+    select first.ctid from unnest(p_keys) k (key) cross join lateral (
+      select p.ctid from headgate.parked p where p.consumer = p_consumer and p.lane = p_lane
+         and p.key is not null and (p.key, p.seq) >= (k.key, 0) and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit 1) first);
 end $$;
 
 -- unpark(consumer, lane, n, now) -> seq, attempt of parked messages that may be delivered now; they are parked no more.
 -- In an ordered consumer a key's messages leave only in order, and none while one of them is in flight.
--- The caller holds the lane's cursor. Writes parked.
+-- The caller holds the lane's cursor, so rows stay where they are found (ctid). Writes parked.
 create or replace function headgate.unpark(c headgate.consumer, p_lane int, n int, p_now timestamptz) returns table (seq bigint, attempt int)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare flying text[]; free text[]; gone text[]; taken bigint[]; due int; total int := 0;
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+  flying text[] := '{}'; free text[]; gone text[]; due tid[]; due_keys text[]; behind tid[]; taken tid[]; firsts tid[]; total int := 0;
 begin
-  if not c.ordered then
-    -- an array rather than a join: the table's statistics are always stale, and a nested loop of thousands takes seconds
-    taken := array(select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
-                    order by p.visible_at, p.seq limit n);
-    return query
-    delete from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) returning p.seq, p.attempt + 1;
-    return;
+  if c.ordered then
+    flying := array(select k from headgate.delivery d, unnest(d.keys) k where d.consumer = c.id and d.lane = p_lane and k is not null);
   end if;
-  flying := array(select k from headgate.delivery d, unnest(d.keys) k where d.consumer = c.id and d.lane = p_lane and k is not null);
-  -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes first
-  update headgate.parked p set reason = 'blocked',
-         visible_at = p_now + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'), interval '5 seconds')
-   where p.consumer = c.id and p.lane = p_lane and p.key = any(flying) and p.visible_at <= p_now;
   loop
-    -- what is due, but has to wait for an earlier message of its key, is put to sleep below: then look at what else is due
-    select array_agg(distinct x.key), count(*) into free, due from (
-      select p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
+    -- what is due, but has to wait for an earlier message of its key, is put off below: then look at what else is due
+    select array_agg(x.ctid), array_agg(x.key) into due, due_keys from (
+      select p.ctid, p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
        order by p.visible_at, p.seq limit n - total) x;
-    exit when due = 0;
-    taken := array(
-      select x.seq from (
-        select q.seq from unnest(free) k (key) cross join lateral (
-          select p.seq, bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.seq) as ok
-            from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.key = k.key order by p.seq limit n - total) q
+    exit when due is null;
+    if not c.ordered then
+      return query delete from headgate.parked p where p.ctid = any(due) returning p.seq, p.attempt + 1;
+      return;
+    end if;
+    -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes first
+    behind := array(select u.t from unnest(due, due_keys) u (t, k) where u.k = any(flying));
+    if behind <> '{}' then
+      update headgate.parked p set reason = 'blocked',
+             visible_at = p_now + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'), interval '5 seconds')
+       where p.ctid = any(behind);
+    end if;
+    free := array(select distinct k from unnest(due_keys) k where k <> all(flying));
+    select array_agg(x.ctid), array_agg(x.key) into taken, gone from (
+      select y.ctid, y.key from (
+        select q.ctid, q.key, q.seq from unnest(free) k (key) cross join lateral (
+          select p.ctid, p.key, p.seq, bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.key, p.seq) as ok
+            from headgate.parked p where p.consumer = c.id and p.lane = p_lane
+             and p.key is not null and (p.key, p.seq) >= (k.key, 0) and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit n - total) q
          where q.ok
         union all
-        (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now and p.key is null
-          order by p.visible_at, p.seq limit n - total)) x
-       order by x.seq limit n - total);
-    gone := array(select p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) and p.key is not null);
-    return query
-    delete from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = any(taken) returning p.seq, p.attempt + 1;
-    total := total + cardinality(taken);
+        select p.ctid, null, p.seq from headgate.parked p where p.ctid = any(due) and p.key is null) y
+       order by y.seq limit n - total) x;
+    if taken is not null then
+      return query delete from headgate.parked p where p.ctid = any(taken) returning p.seq, p.attempt + 1;
+      total := total + cardinality(taken);
+    end if;
     -- of each key, the first one left: behind a message now in flight it asks again, behind nothing (the batch was full) it
     -- stays due; behind a waiting one the rest sleep
-    update headgate.parked p set visible_at = case when first.seq < p.seq then 'infinity' when p.key = any(gone) then p_now + interval '50 milliseconds'
-                                                   else least(p.visible_at, p_now) end,
-                                 reason = 'blocked'
-      from unnest(free) k (key)
-      cross join lateral (select q.seq from headgate.parked q where q.consumer = c.id and q.lane = p_lane and q.key = k.key order by q.seq limit 1) first
-     where p.consumer = c.id and p.lane = p_lane and p.key = k.key
-       and ((p.seq = first.seq and p.reason = 'blocked') or (p.seq > first.seq and p.visible_at <= p_now));
+    firsts := headgate.first_parked(c.id, p_lane, free);
+    update headgate.parked p set visible_at = 'infinity', reason = 'blocked'
+     where p.ctid = any(due) and p.key = any(free) and p.ctid <> all(firsts);
+    update headgate.parked p set visible_at = case when p.key = any(gone) then p_now + interval '50 milliseconds' else least(p.visible_at, p_now) end
+     where p.ctid = any(firsts) and p.reason = 'blocked';
     exit when total >= n;
   end loop;
 end $$;

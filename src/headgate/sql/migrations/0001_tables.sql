@@ -37,12 +37,12 @@ create table headgate.tick (
   stream int not null,
   id bigint not null,
   base bigint not null,       -- itself, or, of a private tick (made inside a user's transaction), the tick it builds on
-  snap pg_snapshot not null,
   lo bigint not null,         -- what is not visible in snap lies above, late transactions apart
   hi0 bigint not null,        -- a transaction with an id >= bound has only seqs above hi0
   hi bigint not null,         -- nothing visible in snap lies above
-  bound xid8,
   at timestamptz not null default clock_timestamp(),
+  bound xid8,
+  snap pg_snapshot not null,
   late_xids xid8[],           -- transactions that lo ignores
   late_from bigint[],         -- what each of them may have written lies above
   looked_at timestamptz,      -- when pg_locks was last asked about them
@@ -81,23 +81,24 @@ create table headgate.consumer (
 -- The progress of a consumer in one lane: the span between two ticks that it reads, and how far it is in it.
 -- The snapshots are copied from the ticks, so that ticks can be thinned out without asking anybody.
 create table headgate.cursor (
+  -- what a claim looks at comes first and has a fixed width: each claim reads this of all the consumer's cursors
   consumer int not null,      -- no foreign key: its triggers would be looked at by every claim
   lane int not null,
-  from_tick bigint not null,
-  from_snap pg_snapshot not null,
-  from_lo bigint not null,
+  turn timestamptz not null,  -- when the lane was last served
+  pos bigint not null,
+  to_hi bigint not null,
   to_tick bigint not null,
   to_base bigint not null,
-  to_snap pg_snapshot not null,
   to_lo bigint not null,
-  to_hi bigint not null,
-  pos bigint not null,
-  late int8multirange,        -- while set: the part of the span at or below from_lo, read first
-  turn timestamptz not null,  -- when the lane was last served
-  sweep_at timestamptz,       -- no delivery of the lane expires before
+  from_tick bigint not null,
+  from_lo bigint not null,
   delivered bigint not null default 0,
   mark_at timestamptz not null default clock_timestamp(),
   mark_delivered bigint not null default 0,
+  sweep_at timestamptz,       -- no delivery of the lane expires before
+  to_snap pg_snapshot not null,
+  from_snap pg_snapshot not null,
+  late int8multirange,        -- while set: the part of the span at or below from_lo, read first
   primary key (consumer, lane)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
 
@@ -130,7 +131,7 @@ create table headgate.parked (
   parked_at timestamptz not null default clock_timestamp(),
   primary key (consumer, lane, seq)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, vacuum_truncate = off);
-create index parked_due on headgate.parked (consumer, lane, visible_at);
+create index parked_due on headgate.parked (consumer, lane, visible_at, seq);
 create index parked_key on headgate.parked (consumer, lane, key, seq) where key is not null;
 
 -- Notes that an ack leaves: this key may go on. Taken up by the next claim of the lane.
