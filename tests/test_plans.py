@@ -74,7 +74,7 @@ def scans(found: list[Statement], *tables: str) -> list[Node]:
 
 def assert_only_indexes(found: list[Statement]) -> None:
     """No seq scans, also when the table is small now: a session keeps its plans, and the table grows."""
-    fine = {"Index Scan", "Index Only Scan"}
+    fine = {"Index Scan", "Index Only Scan", "Tid Scan"}  # by ctid: rows of parked that the statement before has found
     wrong = [str(n) for n in scans(found, *TABLES) if n.kind not in fine and (n.relation, n.kind) not in EXCEPT]
     assert wrong == [], "\n".join(wrong)
 
@@ -128,7 +128,6 @@ def test_receive_prunes_segments(explained: Explained) -> None:
     assert {n.relation for n in log.on("message_1_")} <= {"message_1_7", "message_1_8"}
 
 
-@pytest.mark.xfail(reason="the span read opens every segment of the span: 255 µs with 1 segment, 4.3 ms with 100")
 def test_receive_opens_few_segments(explained: Explained) -> None:
     """However many segments a span goes over, a batch is in the first ones."""
     _, found = receive(explained, "plain")

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,12 +52,21 @@ def bouncer(database_url: str, cluster: Cluster, home: Path, prepared: bool) -> 
     user = ["-u", cluster.data_dir.owner()] if os.geteuid() == 0 else []
     process = subprocess.Popen([PGBOUNCER, "-q", *user, str(config)], stderr=subprocess.PIPE, text=True)
     try:
-        wait_until((run / ".s.PGSQL.6432").exists, 10)
         name = psycopg.conninfo.conninfo_to_dict(database_url)["dbname"]
-        yield f"postgresql://postgres@/{name}?host={run}&port=6432"
+        url = f"postgresql://postgres@/{name}?host={run}&port=6432"
+        wait_until(lambda: answers(url), 10)
+        yield url
     finally:
         process.terminate()
         process.communicate(timeout=10)
+
+
+def answers(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 @pytest.fixture(params=["pooler=True", *(["prepared statements"] if version() >= (1, 21) else [])])
@@ -131,11 +141,12 @@ def test_many_clients_on_few_server_connections(hg: headgate.Headgate) -> None:
 
     def receive() -> None:
         done: list[headgate.Message] = []
-        while len(seen) < 400 and not errors:
+        while len(seen) < 400 and not errors and time.monotonic() < stop:
             done = consumer.receive(10, wait=0.05, acks=done)
             seen.extend(m.seq for m in done)
         consumer.ack(done)
 
+    stop = time.monotonic() + 30
     threads = [threading.Thread(target=guarded, args=[work]) for work in [send] * 4 + [receive] * 4]
     for thread in threads:
         thread.start()

@@ -218,18 +218,28 @@ def test_two_databases_of_a_new_cluster_migrate_at_once(other_cluster: Cluster) 
     """Both make the roles, which belong to the cluster. Both databases get all the rights."""
     for attempt in range(3):
         names = [f"twin_{attempt}_{side}" for side in "ab"]
-        with psycopg.connect(other_cluster.url(), autocommit=True) as admin:
+        with without_roles(other_cluster, *names) as admin:
             for name in names:
                 admin.execute(f"create database {name}")
-        with migrating(other_cluster.url(names[0])) as a, migrating(other_cluster.url(names[1])) as b:
-            finish(a, b)
-        left, right = (with_a_stream(other_cluster.url(name)) for name in names)
-        assert left == right
-        assert left[0] == SNAPSHOT.read_text()
-        with psycopg.connect(other_cluster.url(), autocommit=True) as admin:
-            for name in names:
-                admin.execute(f"drop database {name} with (force)")
-            admin.execute("drop role headgate_owner, headgate_producer, headgate_consumer, headgate_monitor")
+            with migrating(other_cluster.url(names[0])) as a, migrating(other_cluster.url(names[1])) as b:
+                finish(a, b)
+            left, right = (with_a_stream(other_cluster.url(name)) for name in names)
+            assert left == right
+            assert "headgate_producer execute" in left[0]
+
+
+@contextmanager
+def without_roles(cluster: Cluster, *databases: str) -> Iterator[Db]:
+    """The cluster has none of our roles, and has none again, nor these databases, at the end."""
+    with psycopg.connect(cluster.url(), autocommit=True) as admin:
+        try:
+            yield admin
+        finally:
+            for name in databases:
+                admin.execute(f"drop database if exists {name} with (force)")
+            admin.execute(
+                "drop role if exists headgate_owner, headgate_producer, headgate_consumer, headgate_monitor, plain"
+            )
 
 
 def finish(*processes: subprocess.Popen[str]) -> None:
@@ -247,31 +257,28 @@ def finish(*processes: subprocess.Popen[str]) -> None:
 
 def test_a_role_that_may_not_create_roles_can_migrate(other_cluster: Cluster) -> None:
     """The roles are left out, with a notice; whoever migrated can do everything. Later an administrator adds them."""
-    with psycopg.connect(other_cluster.url(), autocommit=True) as admin:
+    with without_roles(other_cluster, "plain") as admin:
         admin.execute("create role plain login")
         admin.execute("create database plain owner plain")
-    url = other_cluster.url("plain").replace("//postgres@", "//plain@")
-    notices: list[str] = []
-    with psycopg.connect(url, autocommit=True) as db:
-        db.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
-        db.execute(schema.install_sql().encode())
-        assert any("plain may not create roles" in n for n in notices), notices
-    with headgate.connect(url) as hg:
-        stream = hg.stream("s", create=True)
-        stream.send({"a": 1})
-        [message] = stream.consumer("c", create=True).receive(wait=5)
-        assert message.ack()
-        assert hg.insights.stream("s").messages == 1
-    with psycopg.connect(other_cluster.url("plain"), autocommit=True) as admin:
-        admin.execute(schema.install_sql(schema.newest_migration()).encode())
-        granted = admin.execute(
-            "select bool_and(has_function_privilege('headgate_producer', oid, 'execute')) from pg_proc "
-            "where pronamespace = 'headgate'::regnamespace and proname in ('send', 'send_batch')"
-        ).fetchone()
-        assert granted == (True,)
-    with psycopg.connect(other_cluster.url(), autocommit=True) as admin:
-        admin.execute("drop database plain with (force)")
-        admin.execute("drop role headgate_owner, headgate_producer, headgate_consumer, headgate_monitor, plain")
+        url = other_cluster.url("plain").replace("//postgres@", "//plain@")
+        notices: list[str] = []
+        with psycopg.connect(url, autocommit=True) as db:
+            db.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+            db.execute(schema.install_sql().encode())
+            assert any("plain may not create roles" in n for n in notices), notices
+        with headgate.connect(url) as hg:
+            stream = hg.stream("s", create=True)
+            stream.send({"a": 1})
+            [message] = stream.consumer("c", create=True).receive(wait=5)
+            assert message.ack()
+            assert hg.insights.stream("s").messages == 1
+        with psycopg.connect(other_cluster.url("plain"), autocommit=True) as db:
+            db.execute(schema.install_sql(schema.newest_migration()).encode())
+            granted = db.execute(
+                "select bool_and(has_function_privilege('headgate_producer', oid, 'execute')) from pg_proc "
+                "where pronamespace = 'headgate'::regnamespace and proname in ('send', 'send_batch')"
+            ).fetchone()
+            assert granted == (True,)
 
 
 # --- databases that do not fit

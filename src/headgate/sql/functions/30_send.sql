@@ -82,7 +82,7 @@ end $$;
 -- open transaction that sends the same id.
 create or replace function headgate.send_once(
   s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], delays interval[], ids text[]) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare seqs bigint[];
 begin
   -- A late transaction is told from one that never published by its lock on this table: take it before drawing a seq.

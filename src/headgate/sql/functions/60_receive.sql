@@ -159,6 +159,9 @@ begin
       special := not plain or l.late is not null;
     end if;
     got := 0;
+    if at_hi - at_pos > 10000 then  -- a long span: one segment at a time, so that the others are not opened
+      select least(at_hi, g.end_seq - 1) into at_hi from headgate.segment g where g.stream = {stream} and g.end_seq > at_pos + 1 order by g.id limit 1;
+    end if;
     if not special then
       return query
       with m as materialized (
@@ -180,7 +183,7 @@ begin
     end if;
     if got = 0 then  -- a filter, keys in order, a late or delayed message, or nothing left
       select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
-      l.sweep_at := at_sweep_at; l.delivered := at_delivered;
+      l.sweep_at := at_sweep_at; l.delivered := at_delivered; l.to_hi := at_hi;
       -- look ever further ahead while nothing fits
       chunk := case when chunk is null or got_before or (c.ordered and chunk_lane <> at_lane) then case when c.pattern is null then want + 20 else want * 8 + 500 end else least(chunk * 4, 20000) end;
       return query select * from headgate.sift_{stream}(c, l, want, chunk, p_worker, t0, deadline);

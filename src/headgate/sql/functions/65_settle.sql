@@ -20,7 +20,7 @@ end $$;
 -- settle(consumer, ack_ids) -> how many messages were acked, how many ack_ids were stale. Deletes or shortens the
 -- deliveries; in ordered consumers leaves a note for keys that have messages waiting. Writes delivery, wake.
 create or replace function headgate.settle(c headgate.consumer, p_acks text[], out acked int, out stale int)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare a record; d headgate.delivery; done bigint[]; freed text[]; n int;
 begin
   acked := 0; stale := 0;
@@ -55,7 +55,7 @@ end $$;
 
 -- keep_in_flight(delivery, without): takes messages out of a delivery that keeps others. Writes delivery.
 create or replace function headgate.keep_in_flight(d headgate.delivery, p_without bigint[]) returns void
-language sql set search_path = pg_catalog, pg_temp as $$
+language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   update headgate.delivery x set (seqs, attempts, keys) = (
       select array_agg(u.s order by u.ord), case when d.attempts is not null then array_agg(u.a order by u.ord) end,
              case when d.keys is not null then array_agg(u.k order by u.ord) end
@@ -76,7 +76,7 @@ end $$;
 -- keys in the same deliveries are released with them. Writes delivery, parked, the dead-letter stream.
 create or replace function headgate.nack(
   stream text, consumer text, ack_ids text[], delay interval default null, error text default null, out nacked int, out stale int)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   c headgate.consumer := headgate.find_consumer(stream, consumer); a record; d headgate.delivery; failed bigint[]; released bigint[]; n int;
 begin
@@ -115,7 +115,7 @@ end $$;
 -- once, and this delivery does not count as an attempt. In ordered consumers later messages of the same keys in the same
 -- deliveries are released with them. Writes delivery, parked.
 create or replace function headgate.release(stream text, consumer text, ack_ids text[], out released int, out stale int)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record; d headgate.delivery; asked bigint[]; back bigint[]; n int;
 begin
   released := 0; stale := 0;
@@ -148,7 +148,7 @@ end $$;
 -- extend(stream, consumer, ack_ids, by) -> extended, stale. Moves the deadline of the deliveries to `by` from now, never
 -- nearer (a lane is not looked at before its sweep_at). It does not count as an attempt.
 create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval, out extended int, out stale int)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record; held bigint[]; n int;
 begin
   extended := 0; stale := 0;
@@ -168,7 +168,7 @@ end $$;
 -- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for another attempt, or moves
 -- them to the dead-letter stream. Writes parked, wake, the dead-letter stream.
 create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_delay interval, p_reason text, p_error text)
-returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+returns void language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare dead bigint[]; tried int[];
 begin
   if c.max_deliver is not null then
@@ -193,7 +193,7 @@ end $$;
 -- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of deliveries past their deadline;
 -- at most 100 deliveries a call. The caller holds the lane's cursor. Locks deliveries (SKIP LOCKED); writes delivery, parked.
 create or replace function headgate.take_apart(c headgate.consumer, p_lane int, p_now timestamptz) returns timestamptz
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare d headgate.delivery;
 begin
   for d in select * from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.deadline <= p_now
@@ -207,7 +207,7 @@ end $$;
 
 -- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming. Writes delivery, parked, cursor.
 create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare l int; n int := 0;
 begin
   for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.sweep_at <= p_now order by k.lane for update skip locked loop
@@ -220,7 +220,7 @@ end $$;
 -- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are free now, have messages
 -- waiting. Writes wake.
 create or replace function headgate.leave_notes(c headgate.consumer, p_lane int, p_keys text[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   if exists (select from headgate.parked p where p.consumer = c.id and p.lane = p_lane) then
     insert into headgate.wake (consumer, lane, key)
@@ -232,7 +232,7 @@ end $$;
 -- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has freed due. The caller holds
 -- the lane's cursor. Writes wake, parked.
 create or replace function headgate.take_notes(c headgate.consumer, p_lane int, p_now timestamptz) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare freed text[];
 begin
   if not exists (select from headgate.wake w where w.consumer = c.id and w.lane = p_lane) then return; end if;
