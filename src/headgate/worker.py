@@ -22,7 +22,7 @@ from typing import Any, Unpack
 import psycopg
 
 from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
-from .errors import Conflict, ConnectionFailed, Error, InvalidArgument
+from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed
 from .sync import Consumer, Message
 from .worker_hand import FLUSH_AFTER, FOREVER, Delivery, Hand, Work
 from .worker_options import WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
@@ -129,7 +129,7 @@ class _Engine:
                 self._stop.set()
             log.info("worker started", extra=self._extra)
             pump, keeper = asyncio.create_task(self._pump()), asyncio.create_task(self._keep())
-            tasks = [pump, keeper, *self._runners.tasks]
+            tasks = [pump, keeper, asyncio.create_task(self._tend()), *self._runners.tasks]
             try:
                 # the pump ends when the worker is told to stop, the others by a fault (or cancelled, when time is up)
                 pending = set(tasks)
@@ -241,7 +241,7 @@ class _Engine:
 
     def _bind(self, message: AsyncMessage) -> Any:
         """The message as the handler gets it: on the connections of the handler's own consumer."""
-        raise NotImplementedError
+        return message
 
     async def _send(self, link: AsyncConsumer, *, everything: bool = False) -> None:
         await self._send_unfinished(link)
@@ -326,6 +326,17 @@ class _Engine:
                     await self._extend(_up(link), due, now)
                 except PASSING as error:
                     await self._recover(link, error)
+
+    async def _tend(self) -> None:
+        """Maintenance, about once a second: somebody has to, and workers are there."""
+        while True:
+            await asyncio.sleep(spread(1.0))
+            if (link := self._link) is not None:
+                with suppress(*PASSING):
+                    try:
+                        await link.hg.maintain()
+                    except NotAllowed:
+                        return  # this role may not: the owner's `headgate up`, or another worker, does it
 
     async def _extend(self, link: AsyncConsumer, due: list[Delivery], now: float) -> None:
         if (await link.extend([d.id for d in due], self._ack_wait)).stale:

@@ -162,15 +162,20 @@ class AsyncHeadgate:
         """One bounded step of maintenance. Safe to run from many processes at once."""
         return [(task, subject, done) for task, subject, done in await self.run(statements.MAINTAIN, ())]
 
-    async def run(self, query: str, params: Sequence[Any], conn: Any = None) -> list[Row]:
-        """Runs one statement, on a connection of our own or inside the transaction of `conn`."""
+    async def run(self, query: str, params: Sequence[Any], conn: Any = None, *, binary: bool = False) -> list[Row]:
+        """Runs one statement, on a connection of our own or inside the transaction of `conn`.
+
+        `binary` results are read faster when there are many.
+        """
         try:
             if conn is not None:
                 return await run_async(conn, query, params)
             # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
             own = await self.pool.getconn()
             try:
-                cursor = await own.execute(query, literals(params), prepare=None if self._pooler else True)
+                cursor = await own.execute(
+                    query, literals(params), prepare=None if self._pooler else True, binary=binary
+                )
                 return await cursor.fetchall()
             finally:
                 await self.pool.putconn(own)

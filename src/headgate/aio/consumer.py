@@ -76,11 +76,11 @@ class AsyncConsumer:
         while True:
             params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
             try:
-                rows = await self.hg.run(self._receive, params)
+                rows = await self.hg.run(self._receive, params, binary=True)
             except SchemaMissing:  # the stream was dropped, and perhaps made again
                 settings = await self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
                 self._receive = statements.RECEIVE.format(int(settings[0][0]))
-                rows = await self.hg.run(self._receive, params)
+                rows = await self.hg.run(self._receive, params, binary=True)
             left = deadline - monotonic()
             if rows or left <= 0:
                 return [AsyncMessage(self, row) for row in rows]

@@ -152,15 +152,18 @@ class Headgate:
         """One bounded step of maintenance. Safe to run from many processes at once."""
         return [(task, subject, done) for task, subject, done in self.run(statements.MAINTAIN, ())]
 
-    def run(self, query: str, params: Sequence[Any], conn: Any = None) -> list[Row]:
-        """Runs one statement, on a connection of our own or inside the transaction of `conn`."""
+    def run(self, query: str, params: Sequence[Any], conn: Any = None, *, binary: bool = False) -> list[Row]:
+        """Runs one statement, on a connection of our own or inside the transaction of `conn`.
+
+        `binary` results are read faster when there are many.
+        """
         try:
             if conn is not None:
                 return run_sync(conn, query, params)
             # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
             own = self.pool.getconn()
             try:
-                cursor = own.execute(query, literals(params), prepare=None if self._pooler else True)
+                cursor = own.execute(query, literals(params), prepare=None if self._pooler else True, binary=binary)
                 return cursor.fetchall()
             finally:
                 self.pool.putconn(own)

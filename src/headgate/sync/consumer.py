@@ -77,11 +77,11 @@ class Consumer:
         while True:
             params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
             try:
-                rows = self.hg.run(self._receive, params)
+                rows = self.hg.run(self._receive, params, binary=True)
             except SchemaMissing:  # the stream was dropped, and perhaps made again
                 settings = self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
                 self._receive = statements.RECEIVE.format(int(settings[0][0]))
-                rows = self.hg.run(self._receive, params)
+                rows = self.hg.run(self._receive, params, binary=True)
             left = deadline - monotonic()
             if rows or left <= 0:
                 return [Message(self, row) for row in rows]
