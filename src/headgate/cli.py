@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,9 @@ def _bench(args: argparse.Namespace) -> int:
             args.usage_error(f"no benchmark is called {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
         except SystemExit:
             return USAGE
-    return int(import_module("headgate.bench.command").bench(args, say=_say, talk=_talk) or OK)
+    from headgate.bench import command  # here, because no other command needs it
+
+    return int(command.bench(args, say=_say, talk=_talk) or OK)
 
 
 def _say(data: Any) -> None:
