@@ -56,6 +56,11 @@ begin
          exists (select from headgate.cursor k where k.consumer = c.id and k.pos < k.to_hi)
     into tick_id, tick_at, tick_hi, tick_settled, busy
     from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
+  if not busy and tick_at between t0 - interval '1 millisecond' and t0 + interval '1 second'
+     and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi then
+    perform pg_sleep(0.001);  -- ticks are a millisecond apart; what was sent since the last one is not to be missed
+    tick_at := '-infinity';
+  end if;
   if tick_at not between t0 - interval '1 millisecond' and t0 + interval '1 second' and (not busy or (
        tick_at < t0 - interval '20 milliseconds' and (not tick_settled or pg_sequence_last_value('headgate.seq_{stream}') > tick_hi))) then
     newest := headgate.make_tick({stream}, coalesce(open, headgate.is_open()));
@@ -63,8 +68,13 @@ begin
   end if;
   if cardinality(acks) > 0 then
     if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,9}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
-      delete from headgate.delivery d using unnest(acks) a
-       where d.consumer = c.id and d.lane = split_part(a, '.', 1)::int and d.id = split_part(a, '.', 2)::bigint;
+      if cardinality(acks) = 1 then
+        delete from headgate.delivery d
+         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::int and d.id = split_part(acks[1], '.', 2)::bigint;
+      else
+        delete from headgate.delivery d using unnest(acks) a
+         where d.consumer = c.id and d.lane = split_part(a, '.', 1)::int and d.id = split_part(a, '.', 2)::bigint;
+      end if;
     else
       perform headgate.settle(c, acks);
     end if;
