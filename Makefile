@@ -13,7 +13,7 @@ endif
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint sync docs bench clean
+.PHONY: help run test soak lint sync docs bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,9 @@ run: $(INSTALLED) ## Start Headgate on its embedded PostgreSQL
 
 test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-k name" the tests)
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(INSTALLED) ## Run the long tests: minutes of stress, a million messages, many random histories
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: $(INSTALLED) ## Check style, types, layers and the generated sync client
 	$(BIN)/ruff check
