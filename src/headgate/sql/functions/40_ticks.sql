@@ -57,6 +57,7 @@ begin
   end if;
   last := headgate.newest_tick(p_stream);
   if headgate.settled(last) and headgate.at_home() then return last; end if;
+  t.hi0 := headgate.last_seq(p_stream);  -- before this transaction has an id: locking a row gives it one
   if not p_open then
     select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
     if not found then  -- another call is making a tick; or a user's transaction made one and holds the row
@@ -66,7 +67,6 @@ begin
   end if;
   if headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
   last := headgate.newest_tick(p_stream);
-  t.hi0 := headgate.last_seq(p_stream);
   if headgate.settled(last) then return last; end if;
   if not p_open then
     if last.at between clock_timestamp() - interval '1 millisecond' and clock_timestamp() + interval '1 second' and last.reborn is null then return last; end if;
