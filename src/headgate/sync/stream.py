@@ -52,10 +52,15 @@ class Stream:
         With `conn` it joins the caller's transaction. An element is the data itself (with `key` for all of them), a
         (key, data) pair, or an `Outgoing`.
         """
+        key = checked_text(key, "key")
         datas: Array = Array()
         keys: Array = Array()
         rest: dict[int, tuple[str | None, str | None, str | None]] = {}  # headers, delay and id, of those that have any
         for i, m in enumerate(messages):
+            if type(m) is dict:  # the usual case
+                datas.append(dump_json(m))
+                keys.append(key)
+                continue
             headers, delay, id = None, None, None
             if isinstance(m, Outgoing):
                 data, own_key, headers, delay, id = m.data, key if m.key is None else m.key, m.headers, m.delay, m.id

@@ -41,7 +41,7 @@ create or replace function headgate.send_batch(
   delays interval[] default null, ids text[] default null) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint;
+  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint;
 begin
   select * into s from headgate.stream t where t.name = send_batch.stream;
   if not found then perform headgate.find_stream(send_batch.stream); end if;
@@ -65,8 +65,9 @@ begin
   end if;
   -- Room that a transaction makes helps others only when it commits, and until then nobody else can make any: a
   -- transaction that was open already leaves it to others (sends, ticks, maintenance) as long as there is some.
-  if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 2
-     and (not headgate.is_open() or headgate.segments_end(s.id) <= headgate.last_seq(s.id) + n + greatest(s.segment_rows, 50000) / 8) then
+  select g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0) into room
+    from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
+  if room <= n + greatest(s.segment_rows, 50000) / 2 and (not headgate.is_open() or room <= n + greatest(s.segment_rows, 50000) / 8) then
     perform headgate.ensure_segments(s.id, n);
   end if;
   x := pg_current_xact_id();
