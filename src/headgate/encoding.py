@@ -84,11 +84,11 @@ def checked_text(text: str | None, what: str) -> str | None:
     return None if text is None else _checked(text)
 
 
-def whole(value: int | None, what: str) -> int | None:
+def whole(value: Any, what: str) -> int | None:
     """`value`, or InvalidArgument when it is no whole number that the engine's functions take."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31):
         raise InvalidArgument(f"{what} {value!r} is not possible", hint="pass a whole number within reason")
-    return value
+    return None if value is None else int(value)
 
 
 def error_text(error: object) -> str | None:
@@ -96,7 +96,7 @@ def error_text(error: object) -> str | None:
     return None if error is None else str(error).replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
-def interval(value: float | timedelta | None) -> str | None:
+def interval(value: Any) -> str | None:
     """Seconds or a timedelta as a PostgreSQL interval."""
     if value is None:
         return None

@@ -185,11 +185,12 @@ def from_database(error: BaseException) -> Error | None:
 
 def _driver_error(error: BaseException) -> BaseException:
     """The driver's own error inside SQLAlchemy's or Django's wrapping: the innermost one."""
-    found, inner = error, error
+    found = error
+    inner: object = error
     while isinstance(inner, BaseException):
         if hasattr(inner, "sqlstate") or isinstance(inner, UnicodeEncodeError):
             found = inner
-        inner = getattr(inner, "orig", None) or inner.__cause__  # type: ignore[assignment]
+        inner = getattr(inner, "orig", None) or inner.__cause__
     return found
 
 

@@ -254,7 +254,7 @@ class AsyncConsumer:
         return int((await self.hg.run(query, (self.stream, self.name, *params)))[0][0])
 
 
-def as_filter(filter: str | list[str] | None) -> Array | None:
+def as_filter(filter: Any) -> Array | None:
     """One key filter or several, as a parameter."""
     if filter is None:
         return None
@@ -276,7 +276,7 @@ def as_ids(messages: Iterable[AsyncMessage | str]) -> Array:
     return ids
 
 
-def as_seqs(seqs: Sequence[int] | None) -> Array | None:
+def as_seqs(seqs: Any) -> Array | None:
     """Sequence numbers, as a parameter."""
     if seqs is None:
         return None

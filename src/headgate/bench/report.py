@@ -74,8 +74,8 @@ def _page(run: Run, plots: dict[str, bool]) -> str:
         f"- Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} lanes. Every side sends dicts and reads dicts.",
         "- The sides take turns in short rounds; a figure is the median of its rounds. Absolute figures belong to this "
         "machine and hour: look at the ratios.",
-        "- pgmq is called through its own Python client, and as plain SQL through psycopg, which gets lists as people "
-        "pass them. `pgmq` is the faster of the two, and the ratio is to it.",
+        "- pgmq is called through its own Python client, and as plain SQL with arrays encoded as fast as Headgate's "
+        "SDK does it. `pgmq` is the faster of the two, and the ratio is to it.",
         "- Headgate's SDK receives and acks with `synchronous_commit = off`: a crash of the database can repeat a "
         "delivery, never lose a message. Everything else commits durably.",
         f"- Targets met: {sum(r.ok is True for r in checked)} of {len(checked)}.",
