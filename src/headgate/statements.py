@@ -7,7 +7,7 @@ from __future__ import annotations
 _RELAXED = "select r.* from (select set_config('synchronous_commit', 'off', true)) s, "
 
 SEND_BATCH = (
-    "select headgate.send_batch(%s, %s::text[], %s::text[], %s::text[]::jsonb[], null, "
+    "select headgate.send_batch(%s, %s::text[], %s::text[], %s::text[]::jsonb[], %s::text[], "
     "%s::text[]::interval[], %s::text[])"
 )
 # The function generated for a stream, which headgate.receive would call: {} is the stream's id. `false` says that the
@@ -21,11 +21,16 @@ RELEASE = _RELAXED + "headgate.release(%s, %s, %s::text[]) r"
 EXTEND = _RELAXED + "headgate.extend(%s, %s, %s::text[], %s::text::interval) r"
 
 CREATE_STREAM = (
-    "select headgate.create_stream(%s, lanes => %s, dedup_window => %s::text::interval, max_message_bytes => %s, "
-    "segment_rows => %s, if_not_exists => %s)"
+    "select headgate.create_stream(%s, lanes => %s, lane_by => %s, retain => %s, retain_up_to => %s::text::interval, "
+    "retain_at_least => %s::text::interval, max_storage => %s, one_message_per_key => %s, process_unmodified => %s, "
+    "dedup_window => %s::text::interval, max_message_bytes => %s, segment_rows => %s, segment_bytes => %s, "
+    "segment_age => %s::text::interval, compact_every => %s::text::interval, if_not_exists => %s)"
 )
 ALTER_STREAM = (
-    "select headgate.alter_stream(%s, dedup_window => %s::text::interval, max_message_bytes => %s, segment_rows => %s)"
+    "select headgate.alter_stream(%s, retain => %s, retain_up_to => %s::text::interval, "
+    "retain_at_least => %s::text::interval, max_storage => %s, process_unmodified => %s, "
+    "dedup_window => %s::text::interval, max_message_bytes => %s, segment_rows => %s, segment_bytes => %s, "
+    "segment_age => %s::text::interval, compact_every => %s::text::interval, clear => %s::text[])"
 )
 DROP_STREAM = "select headgate.drop_stream(%s)"
 STREAM_SETTINGS = "select lanes, max_message_bytes from headgate.stream_settings(%s)"
@@ -33,11 +38,13 @@ TICK = "select headgate.tick(%s)"
 
 CREATE_CONSUMER = (
     'select headgate.create_consumer(%s, %s, filter => %s::text[], "order" => %s, ack_wait => %s::text::interval, '
-    "max_deliver => %s, max_ack_pending => %s, backoff => %s::text::jsonb, start => %s, if_not_exists => %s)"
+    "max_deliver => %s, max_ack_pending => %s, backoff => %s::text::jsonb, start => %s, max_concurrency => %s, "
+    "release_interval => %s::text::interval, leased => %s, lease_time => %s::text::interval, if_not_exists => %s)"
 )
 ALTER_CONSUMER = (
     "select headgate.alter_consumer(%s, %s, filter => %s::text[], ack_wait => %s::text::interval, max_deliver => %s, "
-    "max_ack_pending => %s, backoff => %s::text::jsonb, clear => %s::text[])"
+    "max_ack_pending => %s, backoff => %s::text::jsonb, max_concurrency => %s, release_interval => %s::text::interval, "
+    "lease_time => %s::text::interval, clear => %s::text[])"
 )
 CONSUMER_SETTINGS = 'select stream_id, "order", ack_wait, backoff from headgate.consumer_settings(%s, %s)'
 DROP_CONSUMER = "select headgate.drop_consumer(%s, %s)"

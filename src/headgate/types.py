@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 Order = Literal["none", "key"]
+LaneBy = Literal["hash", "key", "channel"]
+Retain = Literal["forever", "until_acked"]
 State = Literal["available", "delivered", "parked", "done", "skipped"]
 Backoff = float | int | list[float] | dict[str, float]
 
@@ -131,3 +133,4 @@ class Outgoing:
     headers: dict[str, Any] | None = None
     delay: float | timedelta | None = None
     id: str | None = None
+    channel: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from .. import statements
 from ..connections import Array
 from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
-from ..types import Backoff, Order, Outgoing, StoredMessage, StreamInfo
+from ..types import Backoff, Order, Outgoing, Retain, StoredMessage, StreamInfo
 from .consumer import AsyncConsumer, as_filter
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class AsyncStream:
         *,
         key: str | None = None,
         headers: dict[str, Any] | None = None,
+        channel: str | None = None,
         delay: float | timedelta | None = None,
         id: str | None = None,
         conn: Any = None,
@@ -40,9 +41,10 @@ class AsyncStream:
         """Sends one message; returns its seq. With `conn` it joins the caller's transaction.
 
         A message with an `id` that was sent before, within the stream's dedup window, is not appended again: the first
-        one's seq is returned. It is delivered `delay` seconds from now at the earliest.
+        one's seq is returned. It is delivered `delay` seconds from now at the earliest. In a stream with lanes by
+        channel, `channel` is the tenant it belongs to.
         """
-        seqs = await self.send_batch([Outgoing(data, key, headers, delay, id)], conn=conn)
+        seqs = await self.send_batch([Outgoing(data, key, headers, delay, id, channel)], conn=conn)
         return seqs[0]
 
     async def send_batch(self, messages: Iterable[Any], *, key: str | None = None, conn: Any = None) -> list[int]:
@@ -54,15 +56,16 @@ class AsyncStream:
         key = checked_text(key, "key")
         datas: Array = Array()
         keys: Array = Array()
-        rest: dict[int, tuple[str | None, str | None, str | None]] = {}  # headers, delay and id, of those that have any
+        rest: dict[int, tuple[str | None, ...]] = {}  # headers, channel, delay and id, of those that have any
         for i, m in enumerate(messages):
             if type(m) is dict:  # the usual case
                 datas.append(dump_json(m))
                 keys.append(key)
                 continue
-            headers, delay, id = None, None, None
+            headers, channel, delay, id = None, None, None, None
             if isinstance(m, Outgoing):
-                data, own_key, headers, delay, id = m.data, key if m.key is None else m.key, m.headers, m.delay, m.id
+                data, own_key, headers = m.data, key if m.key is None else m.key, m.headers
+                channel, delay, id = m.channel, m.delay, m.id
             elif isinstance(m, tuple):
                 if len(m) != 2:
                     raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
@@ -72,11 +75,16 @@ class AsyncStream:
             text, headers = encode(data, headers)
             datas.append(text)
             keys.append(own_key if own_key is None or type(own_key) is str else checked_text(own_key, "key"))
-            if headers or delay is not None or id is not None:
-                rest[i] = (dump_json(headers) if headers else None, interval(delay), checked_text(id, "id"))
-        columns: list[Array | None] = [None, None, None]
+            if headers or channel is not None or delay is not None or id is not None:
+                rest[i] = (
+                    dump_json(headers) if headers else None,
+                    checked_text(channel, "channel"),
+                    interval(delay),
+                    checked_text(id, "id"),
+                )
+        columns: list[Array | None] = [None] * 4
         if rest:
-            for c in range(3):
+            for c in range(4):
                 column = Array(rest[i][c] if i in rest else None for i in range(len(datas)))
                 columns[c] = column if any(x is not None for x in column) else None
         params = (self.name, datas, keys if any(k is not None for k in keys) else None, *columns)
@@ -95,13 +103,19 @@ class AsyncStream:
         max_ack_pending: int | None = None,
         backoff: Backoff | None = None,
         start: str | int = "beginning",
+        max_concurrency: int | None = None,
+        release_interval: float | timedelta | None = None,
+        leased: bool = False,
+        lease_time: float | timedelta = 10,
     ) -> AsyncConsumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
         `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once
         the earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max",
         "jitter"}.
-        `start` is "beginning", "end", a seq, or a time.
+        `start` is "beginning", "end", a seq, or a time. Of each channel (or key, by the stream's `lane_by`) at most
+        `max_concurrency` messages are in flight, and one is handed out per `release_interval`; `set_channel` gives one
+        its own limits. `leased` gives each lane to one worker at a time, which must be seen every `lease_time`.
         """
         if create:
             params = (
@@ -114,6 +128,10 @@ class AsyncStream:
                 whole(max_ack_pending, "max_ack_pending"),
                 None if backoff is None else dump_json(backoff),
                 str(start),
+                whole(max_concurrency, "max_concurrency"),
+                interval(release_interval),
+                leased,
+                interval(lease_time),
                 True,
             )
             await self.hg.run(statements.CREATE_CONSUMER, params)
@@ -128,13 +146,35 @@ class AsyncStream:
     async def alter(
         self,
         *,
+        retain: Retain | None = None,
+        retain_up_to: float | timedelta | None = None,
+        retain_at_least: float | timedelta | None = None,
+        max_storage: int | None = None,
+        process_unmodified: bool | None = None,
         dedup_window: float | timedelta | None = None,
         max_message_bytes: int | None = None,
         segment_rows: int | None = None,
+        segment_bytes: int | None = None,
+        segment_age: float | timedelta | None = None,
+        compact_every: float | timedelta | None = None,
+        clear: Sequence[str] = (),
     ) -> None:
-        """Changes the settings that are given."""
-        largest, rows = whole(max_message_bytes, "max_message_bytes"), whole(segment_rows, "segment_rows")
-        params = (self.name, interval(dedup_window), largest, rows)
+        """Changes the settings that are given; `clear` names settings to put back to none."""
+        params = (
+            self.name,
+            retain,
+            interval(retain_up_to),
+            interval(retain_at_least),
+            whole(max_storage, "max_storage"),
+            process_unmodified,
+            interval(dedup_window),
+            whole(max_message_bytes, "max_message_bytes"),
+            whole(segment_rows, "segment_rows"),
+            whole(segment_bytes, "segment_bytes"),
+            interval(segment_age),
+            interval(compact_every),
+            Array(clear),
+        )
         await self.hg.run(statements.ALTER_STREAM, params)
 
     async def drop(self) -> None:

@@ -16,6 +16,7 @@ from .. import schema, statements
 from ..connections import Row, literals, run_sync
 from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
+from ..types import LaneBy, Retain
 from .insights import Insights
 from .stream import Stream
 
@@ -131,14 +132,45 @@ class Headgate:
         *,
         create: bool = False,
         lanes: int = 16,
+        lane_by: LaneBy = "hash",
+        retain: Retain = "forever",
+        retain_up_to: float | timedelta | None = None,
+        retain_at_least: float | timedelta | None = None,
+        max_storage: int | None = None,
+        one_message_per_key: bool = False,
+        process_unmodified: bool = False,
         dedup_window: float | timedelta = 300,
         max_message_bytes: int = 16 * 1024 * 1024,
         segment_rows: int = 1_000_000,
+        segment_bytes: int = 1 << 30,
+        segment_age: float | timedelta | None = None,
+        compact_every: float | timedelta = 1800,
     ) -> Stream:
-        """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream."""
+        """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream.
+
+        `lane_by` says what shares a lane: keys of the same hash, one key, or one channel. Messages stay for ever, or
+        until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
+        go, but none younger than `retain_at_least`: then sending fails. `one_message_per_key` keeps only the latest.
+        """
         if create:
-            largest, rows = whole(max_message_bytes, "max_message_bytes"), whole(segment_rows, "segment_rows")
-            params = (name, whole(lanes, "lanes"), interval(dedup_window), largest, rows, True)
+            params = (
+                name,
+                whole(lanes, "lanes"),
+                lane_by,
+                retain,
+                interval(retain_up_to),
+                interval(retain_at_least),
+                whole(max_storage, "max_storage"),
+                one_message_per_key,
+                process_unmodified,
+                interval(dedup_window),
+                whole(max_message_bytes, "max_message_bytes"),
+                whole(segment_rows, "segment_rows"),
+                whole(segment_bytes, "segment_bytes"),
+                interval(segment_age),
+                interval(compact_every),
+                True,
+            )
             self.run(statements.CREATE_STREAM, params)
         else:
             self.run(statements.STREAM_SETTINGS, (name,))

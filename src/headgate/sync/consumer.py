@@ -194,6 +194,9 @@ class Consumer:
         max_deliver: int | None = None,
         max_ack_pending: int | None = None,
         backoff: Backoff | None = None,
+        max_concurrency: int | None = None,
+        release_interval: float | timedelta | None = None,
+        lease_time: float | timedelta | None = None,
         clear: Sequence[str] = (),
     ) -> None:
         """Changes the settings that are given; `clear` names settings to put back to none."""
@@ -205,6 +208,9 @@ class Consumer:
             whole(max_deliver, "max_deliver"),
             whole(max_ack_pending, "max_ack_pending"),
             None if backoff is None else dump_json(backoff),
+            whole(max_concurrency, "max_concurrency"),
+            interval(release_interval),
+            interval(lease_time),
             Array(clear),
         )
         self.hg.run(statements.ALTER_CONSUMER, params)

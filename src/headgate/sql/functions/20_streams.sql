@@ -1,10 +1,53 @@
 -- Streams: the log's tables, and the functions generated for each stream so that its plans stay cached.
 
--- create_stream(name, …): makes a stream, its sequence, table and first segments. With if_not_exists an existing
--- stream is left as it is. Returns the stream's id. Writes stream, segment, tick; DDL.
+-- check_stream(…): HG007 / HG010 for settings that make no sense. Those that are null are not given.
+create or replace function headgate.check_stream(
+  p_lanes int, p_lane_by text, p_retain text, p_retain_up_to interval, p_retain_at_least interval, p_max_storage bigint, p_max_message_bytes int,
+  p_segment_rows bigint, p_segment_bytes bigint, p_segment_age interval, p_compact_every interval) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_lanes not between 1 and 1024 then
+    perform headgate.fail('HG007', format('%s lanes are not possible', p_lanes),
+      'choose 1 to 1024 lanes; about the number of workers that will run at once is a good choice');
+  end if;
+  if p_lane_by not in ('hash', 'key', 'channel') then
+    perform headgate.fail('HG010', format('lane_by "%s" is not known', p_lane_by), 'lane_by is ''hash'', ''key'' or ''channel''');
+  end if;
+  if p_retain not in ('forever', 'until_acked') then
+    perform headgate.fail('HG010', format('retain "%s" is not known', p_retain), 'retain is ''forever'' or ''until_acked''');
+  end if;
+  if least(p_retain_up_to, p_segment_age, p_compact_every) <= interval '0' or p_retain_at_least < interval '0' then
+    perform headgate.fail('HG010', 'retain_up_to, retain_at_least, segment_age and compact_every are lengths of time',
+      'choose more than 0, such as ''7 days''');
+  end if;
+  if p_retain_at_least > p_retain_up_to then
+    perform headgate.fail('HG010', 'retain_at_least is longer than retain_up_to', 'choose retain_at_least <= retain_up_to');
+  end if;
+  if p_max_storage < 1048576 then
+    perform headgate.fail('HG010', format('max_storage %s is not possible', p_max_storage), 'choose at least 1048576 bytes');
+  end if;
+  if p_max_message_bytes not between 1 and 268435456 then
+    perform headgate.fail('HG010', format('max_message_bytes %s is not possible', p_max_message_bytes), 'choose 1 to 268435456');
+  end if;
+  if p_segment_rows not between 1000 and 1000000000 then
+    perform headgate.fail('HG010', format('segment_rows %s is not possible', p_segment_rows), 'choose 1000 to 1000000000');
+  end if;
+  if p_segment_bytes < 65536 then
+    perform headgate.fail('HG010', format('segment_bytes %s is not possible', p_segment_bytes), 'choose at least 65536');
+  end if;
+end $$;
+
+-- create_stream(name, …): makes a stream, its sequence, tables and first segments. With if_not_exists an existing
+-- stream is left as it is. Returns the stream's id. `lane_by` says what shares a lane: keys of the same hash ('hash', so many
+-- lanes), one key ('key'), or one channel ('channel'). Messages are kept for ever, or until every consumer has acked them;
+-- in both cases no longer than retain_up_to, and the oldest go when max_storage is reached, unless they are younger than
+-- retain_at_least. Writes stream, layout, segment, tick; DDL.
 create or replace function headgate.create_stream(
-  name text, lanes int default 16, dedup_window interval default '5 minutes', max_message_bytes int default 16777216,
-  segment_rows bigint default 1000000, if_not_exists boolean default false) returns int
+  name text, lanes int default 16, lane_by text default 'hash', retain text default 'forever', retain_up_to interval default null,
+  retain_at_least interval default null, max_storage bigint default null, one_message_per_key boolean default false,
+  process_unmodified boolean default false, dedup_window interval default '5 minutes', max_message_bytes int default 16777216,
+  segment_rows bigint default 1000000, segment_bytes bigint default 1073741824, segment_age interval default null,
+  compact_every interval default '30 minutes', if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s int;
 begin
@@ -12,19 +55,15 @@ begin
   if length(create_stream.name) > 50 and create_stream.name not like '%.dead' then
     perform headgate.check_name('stream', null);
   end if;
-  if create_stream.lanes is null or create_stream.lanes not between 1 and 1024 then
-    perform headgate.fail('HG007', format('%s lanes are not possible', coalesce(create_stream.lanes::text, 'null')),
-      'choose 1 to 1024 lanes; about the number of workers that will run at once is a good choice');
-  end if;
-  if max_message_bytes not between 1 and 268435456 then
-    perform headgate.fail('HG010', format('max_message_bytes %s is not possible', max_message_bytes), 'choose 1 to 268435456');
-  end if;
-  if segment_rows not between 1000 and 1000000000 then
-    perform headgate.fail('HG010', format('segment_rows %s is not possible', segment_rows), 'choose 1000 to 1000000000');
-  end if;
-  insert into headgate.stream (name, lanes, dedup_window, max_message_bytes, segment_rows)
-    values (create_stream.name, create_stream.lanes, create_stream.dedup_window, create_stream.max_message_bytes,
-            create_stream.segment_rows)
+  perform headgate.check_stream(coalesce(create_stream.lanes, 0), coalesce(create_stream.lane_by, 'null'), coalesce(create_stream.retain, 'null'),
+    create_stream.retain_up_to, create_stream.retain_at_least, create_stream.max_storage, create_stream.max_message_bytes,
+    create_stream.segment_rows, create_stream.segment_bytes, create_stream.segment_age, create_stream.compact_every);
+  insert into headgate.stream (name, lanes, lane_by, retain, retain_up_to, retain_at_least, max_storage, one_message_per_key,
+                               process_unmodified, dedup_window, max_message_bytes, segment_rows, segment_bytes, segment_age, compact_every)
+    values (create_stream.name, create_stream.lanes, create_stream.lane_by, create_stream.retain, create_stream.retain_up_to,
+            create_stream.retain_at_least, create_stream.max_storage, create_stream.one_message_per_key, create_stream.process_unmodified,
+            create_stream.dedup_window, create_stream.max_message_bytes, create_stream.segment_rows, create_stream.segment_bytes,
+            create_stream.segment_age, create_stream.compact_every)
     on conflict on constraint stream_name_key do nothing returning id into s;
   if s is null then
     if not if_not_exists then
@@ -33,23 +72,29 @@ begin
     end if;
     return (headgate.find_stream(create_stream.name)).id;
   end if;
+  insert into headgate.layout (stream, base, lanes, since) values (s, 0, create_stream.lanes, '3');
   execute format('create sequence headgate.seq_%s', s);
   execute format($ddl$
     create table headgate.message_%1$s (
       seq bigint not null default nextval('headgate.seq_%1$s'),
       xid xid8 not null,
       created_at timestamptz not null default clock_timestamp(),
-      lane int not null,
+      lane %2$s not null,
       key text,
       data text not null,
       headers jsonb,
-      deliver_at timestamptz
-    ) partition by range (seq) $ddl$, s);
+      deliver_at timestamptz%3$s
+    ) partition by range (seq) $ddl$, s, case create_stream.lane_by when 'hash' then 'int' else 'bigint' end,
+    case create_stream.lane_by when 'channel' then ', channel text' end);
   execute format('create unique index on headgate.message_%s (seq)', s);
   execute format('create index on headgate.message_%s (lane, seq)', s);
   execute format('create index on headgate.message_%s using brin (created_at) with (pages_per_range = 32, autosummarize = on)', s);
-  execute format('create view headgate.%I as select seq, key, data, headers, lane, deliver_at, created_at from headgate.message_%s',
-                 'log_' || create_stream.name, s);
+  if create_stream.one_message_per_key then
+    execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
+  end if;
+  execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))', s);
+  execute format('create view headgate.%I as select seq, key, data, headers, lane, deliver_at, created_at%s from headgate.message_%s',
+                 'log_' || create_stream.name, case create_stream.lane_by when 'channel' then ', channel' end, s);
   if to_regrole('headgate_monitor') is not null then
     execute format('grant select on headgate.%I to headgate_monitor', 'log_' || create_stream.name);
   end if;
@@ -100,21 +145,34 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(pg_sequence_last_value(('headgate.seq_' || p_stream)::regclass), 0)
 $$;
 
--- alter_stream(name, …): changes the settings that are given.
+-- alter_stream(name, …): changes the settings that are given. `clear` names settings to put back to null.
 create or replace function headgate.alter_stream(
-  name text, dedup_window interval default null, max_message_bytes int default null, segment_rows bigint default null) returns void
+  name text, retain text default null, retain_up_to interval default null, retain_at_least interval default null, max_storage bigint default null,
+  process_unmodified boolean default null, dedup_window interval default null, max_message_bytes int default null, segment_rows bigint default null,
+  segment_bytes bigint default null, segment_age interval default null, compact_every interval default null, clear text[] default '{}') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(name);
 begin
-  if max_message_bytes not between 1 and 268435456 then
-    perform headgate.fail('HG010', format('max_message_bytes %s is not possible', max_message_bytes), 'choose 1 to 268435456');
+  if not clear <@ array['retain_up_to', 'retain_at_least', 'max_storage', 'segment_age'] then
+    perform headgate.fail('HG010', 'clear names an unknown setting', 'retain_up_to, retain_at_least, max_storage and segment_age can be cleared');
   end if;
-  if segment_rows not between 1000 and 1000000000 then
-    perform headgate.fail('HG010', format('segment_rows %s is not possible', segment_rows), 'choose 1000 to 1000000000');
-  end if;
-  update headgate.stream t set dedup_window = coalesce(alter_stream.dedup_window, t.dedup_window),
-         max_message_bytes = coalesce(alter_stream.max_message_bytes, t.max_message_bytes),
-         segment_rows = coalesce(alter_stream.segment_rows, t.segment_rows)
+  s.retain := coalesce(alter_stream.retain, s.retain);
+  s.retain_up_to := case when 'retain_up_to' <> all(clear) then coalesce(alter_stream.retain_up_to, s.retain_up_to) end;
+  s.retain_at_least := case when 'retain_at_least' <> all(clear) then coalesce(alter_stream.retain_at_least, s.retain_at_least) end;
+  s.max_storage := case when 'max_storage' <> all(clear) then coalesce(alter_stream.max_storage, s.max_storage) end;
+  s.process_unmodified := coalesce(alter_stream.process_unmodified, s.process_unmodified);
+  s.dedup_window := coalesce(alter_stream.dedup_window, s.dedup_window);
+  s.max_message_bytes := coalesce(alter_stream.max_message_bytes, s.max_message_bytes);
+  s.segment_rows := coalesce(alter_stream.segment_rows, s.segment_rows);
+  s.segment_bytes := coalesce(alter_stream.segment_bytes, s.segment_bytes);
+  s.segment_age := case when 'segment_age' <> all(clear) then coalesce(alter_stream.segment_age, s.segment_age) end;
+  s.compact_every := coalesce(alter_stream.compact_every, s.compact_every);
+  perform headgate.check_stream(s.lanes, s.lane_by, s.retain, s.retain_up_to, s.retain_at_least, s.max_storage, s.max_message_bytes,
+                                s.segment_rows, s.segment_bytes, s.segment_age, s.compact_every);
+  update headgate.stream t set retain = s.retain, retain_up_to = s.retain_up_to, retain_at_least = s.retain_at_least, max_storage = s.max_storage,
+         process_unmodified = s.process_unmodified, dedup_window = s.dedup_window, max_message_bytes = s.max_message_bytes,
+         segment_rows = s.segment_rows, segment_bytes = s.segment_bytes, segment_age = s.segment_age, compact_every = s.compact_every,
+         is_full = t.is_full and s.max_storage is not null
    where t.id = s.id;
 end $$;
 
@@ -127,7 +185,7 @@ begin
   if found then perform headgate.drop_stream(d); end if;
   perform headgate.drop_consumer(drop_stream.name, c.name) from headgate.consumer c where c.stream = s.id;
   execute format('drop view headgate.%I', 'log_' || drop_stream.name);
-  execute format('drop table headgate.message_%s', s.id);
+  execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
   execute format('drop sequence headgate.seq_%s', s.id);
   perform headgate.drop_stream_functions(s.id);
   delete from headgate.tick where stream = s.id;

@@ -1,7 +1,8 @@
 -- Consumers: named readers of a stream with their own progress, and where they stand.
 
 -- check_consumer(…): HG010 for settings that make no sense.
-create or replace function headgate.check_consumer(p_order text, p_ack_wait interval, p_max_deliver int, p_max_ack_pending int, p_backoff jsonb)
+create or replace function headgate.check_consumer(p_order text, p_ack_wait interval, p_max_deliver int, p_max_ack_pending int, p_backoff jsonb,
+  p_max_concurrency int, p_release_interval interval, p_lease_time interval)
 returns void language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_order not in ('none', 'key') then
@@ -15,6 +16,16 @@ begin
   end if;
   if p_max_ack_pending < 1 then
     perform headgate.fail('HG010', format('max_ack_pending %s is not possible', p_max_ack_pending), 'choose at least 1, or null for no limit');
+  end if;
+  if p_max_concurrency < 0 then
+    perform headgate.fail('HG010', format('max_concurrency %s is not possible', p_max_concurrency),
+      'choose 1 or more, 0 to hold a channel back, or null for no limit');
+  end if;
+  if p_release_interval < interval '0' or p_release_interval > interval '1 day' then
+    perform headgate.fail('HG010', format('release_interval %s is not possible', p_release_interval), 'choose 0 to 1 day, or null for none');
+  end if;
+  if p_lease_time < interval '100 milliseconds' or p_lease_time > interval '1 hour' then
+    perform headgate.fail('HG010', format('lease_time %s is not possible', p_lease_time), 'choose 100 milliseconds to 1 hour');
   end if;
   if p_backoff is not null and not coalesce(case jsonb_typeof(p_backoff)
       when 'number' then p_backoff::numeric >= 0
@@ -47,18 +58,25 @@ $$;
 create or replace function headgate.create_consumer(
   stream text, name text, filter text[] default null, "order" text default 'none', ack_wait interval default '30 seconds',
   max_deliver int default null, max_ack_pending int default null, backoff jsonb default null, start text default 'beginning',
+  max_concurrency int default null, release_interval interval default null, leased boolean default false, lease_time interval default '10 seconds',
   if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream); c headgate.consumer; newest headgate.tick;
 begin
   perform headgate.check_name('consumer', create_consumer.name);
-  perform headgate.check_consumer("order", ack_wait, max_deliver, max_ack_pending, backoff);
+  perform headgate.check_consumer("order", ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, lease_time);
+  if (max_concurrency is not null or release_interval is not null) and s.lane_by = 'hash' then
+    perform headgate.fail('HG010', format('stream "%s" has hashed lanes, which cannot be limited', s.name),
+      'make the stream with lane_by => ''channel'' (or ''key''), or limit the whole consumer: max_ack_pending');
+  end if;
   select * into c from headgate.consumer k where k.stream = s.id and k.name = create_consumer.name;
   if found and if_not_exists then return c.id; end if;
   newest := headgate.make_tick(s.id, headgate.is_open());
-  insert into headgate.consumer (stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff)
+  insert into headgate.consumer (stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff,
+                                 max_concurrency, release_interval, leased, lease_time)
     values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key',
-            create_consumer.ack_wait, create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff)
+            create_consumer.ack_wait, create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff,
+            create_consumer.max_concurrency, create_consumer.release_interval, create_consumer.leased, create_consumer.lease_time)
     on conflict on constraint consumer_stream_name_key do nothing returning * into c;
   if c.id is null then
     if if_not_exists then return (headgate.find_consumer(create_consumer.stream, create_consumer.name)).id; end if;
@@ -73,13 +91,14 @@ end $$;
 -- alter_consumer(stream, name, …): changes the settings that are given. `clear` names settings to put back to null.
 create or replace function headgate.alter_consumer(
   stream text, name text, filter text[] default null, ack_wait interval default null, max_deliver int default null,
-  max_ack_pending int default null, backoff jsonb default null, clear text[] default '{}') returns void
+  max_ack_pending int default null, backoff jsonb default null, max_concurrency int default null,
+  release_interval interval default null, lease_time interval default null, clear text[] default '{}') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, name);
 begin
-  perform headgate.check_consumer('none', ack_wait, max_deliver, max_ack_pending, backoff);
-  if not clear <@ array['filter', 'max_deliver', 'max_ack_pending', 'backoff'] then
-    perform headgate.fail('HG010', 'clear names an unknown setting', 'filter, max_deliver, max_ack_pending and backoff can be cleared');
+  perform headgate.check_consumer('none', ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, lease_time);
+  if not clear <@ array['filter', 'max_deliver', 'max_ack_pending', 'backoff', 'max_concurrency', 'release_interval'] then
+    perform headgate.fail('HG010', 'clear names an unknown setting', 'filter, max_deliver, max_ack_pending, backoff, max_concurrency and release_interval can be cleared');
   end if;
   if max_deliver is not null then perform headgate.ensure_dead_stream(headgate.find_stream(stream)); end if;
   update headgate.consumer k set
@@ -88,7 +107,10 @@ begin
     ack_wait = coalesce(alter_consumer.ack_wait, k.ack_wait),
     max_deliver = case when 'max_deliver' = any(clear) then null else coalesce(alter_consumer.max_deliver, k.max_deliver) end,
     max_ack_pending = case when 'max_ack_pending' = any(clear) then null else coalesce(alter_consumer.max_ack_pending, k.max_ack_pending) end,
-    backoff = case when 'backoff' = any(clear) then null else coalesce(alter_consumer.backoff, k.backoff) end
+    backoff = case when 'backoff' = any(clear) then null else coalesce(alter_consumer.backoff, k.backoff) end,
+    max_concurrency = case when 'max_concurrency' = any(clear) then null else coalesce(alter_consumer.max_concurrency, k.max_concurrency) end,
+    release_interval = case when 'release_interval' = any(clear) then null else coalesce(alter_consumer.release_interval, k.release_interval) end,
+    lease_time = coalesce(alter_consumer.lease_time, k.lease_time)
    where k.id = c.id;
 end $$;
 
@@ -103,6 +125,10 @@ begin
   delete from headgate.delivery where consumer = c.id;
   delete from headgate.parked where consumer = c.id;
   delete from headgate.wake where consumer = c.id;
+  delete from headgate.channel where consumer = c.id;
+  delete from headgate.lease where consumer = c.id;
+  delete from headgate.worker where consumer = c.id;
+  delete from headgate.loss where consumer = c.id;
 end $$;
 
 -- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can still be acked.

@@ -35,10 +35,10 @@ create function headgate.receive_{stream}(p_consumer text, n int, p_worker text,
 language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
-  t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; tries int := 0; tried int[] := '{}';
-  c headgate.consumer; plain boolean; busy boolean; special boolean; moved boolean; chunk int; chunk_lane int; got_before boolean;
+  t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; tries int := 0; tried bigint[] := '{}';
+  c headgate.consumer; plain boolean; busy boolean; special boolean; moved boolean; chunk int; chunk_lane bigint; got_before boolean;
   newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; was_tick bigint; dummy text;
-  l headgate.cursor; at_lane int; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
+  l headgate.cursor; at_lane bigint; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
   if not found then perform headgate.find_consumer(s.name, p_consumer) from headgate.stream s where s.id = {stream}; end if;
@@ -67,13 +67,13 @@ begin
     tick_id := newest.id;
   end if;
   if cardinality(acks) > 0 then
-    if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,9}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
+    if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
       if cardinality(acks) = 1 then
         delete from headgate.delivery d
-         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::int and d.id = split_part(acks[1], '.', 2)::bigint;
+         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::bigint and d.id = split_part(acks[1], '.', 2)::bigint;
       else
         delete from headgate.delivery d using unnest(acks) a
-         where d.consumer = c.id and d.lane = split_part(a, '.', 1)::int and d.id = split_part(a, '.', 2)::bigint;
+         where d.consumer = c.id and d.lane = split_part(a, '.', 1)::bigint and d.id = split_part(a, '.', 2)::bigint;
       end if;
     else
       perform headgate.settle(c, acks);

@@ -3,16 +3,16 @@
 
 -- parse_acks(ack_ids) -> lane, delivery, seqs (null: all of them), given (how many ack_ids); HG008 when one is malformed.
 create or replace function headgate.parse_acks(p_acks text[])
-returns table (lane int, delivery bigint, seqs bigint[], given int)
+returns table (lane bigint, delivery bigint, seqs bigint[], given int)
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare bad text;
 begin
-  select a into bad from unnest(p_acks) a where a is null or a !~ '^[0-9]{1,9}\.[0-9]{1,18}(\.[0-9]{1,18})?$' limit 1;
+  select a into bad from unnest(p_acks) a where a is null or a !~ '^[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?$' limit 1;
   if found then
     perform headgate.fail('HG008', format('"%s" is not an ack_id', coalesce(bad, 'null')), 'use the ack_id that receive returned, as it is');
   end if;
   return query
-  select split_part(a, '.', 1)::int as l, split_part(a, '.', 2)::bigint as d,
+  select split_part(a, '.', 1)::bigint as l, split_part(a, '.', 2)::bigint as d,
          case when not bool_or(split_part(a, '.', 3) = '') then array_agg(nullif(split_part(a, '.', 3), '')::bigint) end, count(*)::int
     from unnest(p_acks) a group by l, d order by l, d;
 end $$;
@@ -192,7 +192,7 @@ end $$;
 
 -- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of deliveries past their deadline;
 -- at most 100 deliveries a call. The caller holds the lane's cursor. Locks deliveries (SKIP LOCKED); writes delivery, parked.
-create or replace function headgate.take_apart(c headgate.consumer, p_lane int, p_now timestamptz) returns timestamptz
+create or replace function headgate.take_apart(c headgate.consumer, p_lane bigint, p_now timestamptz) returns timestamptz
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare d headgate.delivery;
 begin
@@ -208,7 +208,7 @@ end $$;
 -- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming. Writes delivery, parked, cursor.
 create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare l int; n int := 0;
+declare l bigint; n int := 0;
 begin
   for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.sweep_at <= p_now order by k.lane for update skip locked loop
     update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now) where k.consumer = c.id and k.lane = l;
@@ -219,7 +219,7 @@ end $$;
 
 -- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are free now, have messages
 -- waiting. Writes wake.
-create or replace function headgate.leave_notes(c headgate.consumer, p_lane int, p_keys text[]) returns void
+create or replace function headgate.leave_notes(c headgate.consumer, p_lane bigint, p_keys text[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   if exists (select from headgate.parked p where p.consumer = c.id and p.lane = p_lane) then
@@ -231,7 +231,7 @@ end $$;
 
 -- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has freed due. The caller holds
 -- the lane's cursor. Writes wake, parked.
-create or replace function headgate.take_notes(c headgate.consumer, p_lane int, p_now timestamptz) returns void
+create or replace function headgate.take_notes(c headgate.consumer, p_lane bigint, p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare freed text[];
 begin
@@ -243,7 +243,7 @@ begin
 end $$;
 
 -- first_parked(consumer id, lane, keys) -> where the first parked message of each key lies.
-create or replace function headgate.first_parked(p_consumer int, p_lane int, p_keys text[]) returns tid[]
+create or replace function headgate.first_parked(p_consumer int, p_lane bigint, p_keys text[]) returns tid[]
 language plpgsql stable set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
@@ -256,7 +256,7 @@ end $$;
 -- unpark(consumer, lane, n, now) -> seq, attempt of parked messages that may be delivered now; they are parked no more.
 -- In an ordered consumer a key's messages leave only in order, and none while one of them is in flight.
 -- The caller holds the lane's cursor, so rows stay where they are found (ctid). Writes parked.
-create or replace function headgate.unpark(c headgate.consumer, p_lane int, n int, p_now timestamptz) returns table (seq bigint, attempt int)
+create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int, p_now timestamptz) returns table (seq bigint, attempt int)
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare

@@ -28,7 +28,7 @@ begin
 end $$;
 
 -- state_of(consumer, lane, seq, xid, key) -> the state of one message for one consumer.
-create or replace function headgate.state_of(c headgate.consumer, p_lane int, p_seq bigint, p_xid xid8, p_key text,
+create or replace function headgate.state_of(c headgate.consumer, p_lane bigint, p_seq bigint, p_xid xid8, p_key text,
   out state text, out attempt int, out visible_at timestamptz, out worker text, out reason text, out last_error text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
