@@ -199,7 +199,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare f regprocedure;
 begin
   for f in select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = 'headgate' and p.proname in ('append_' || p_stream, 'receive_' || p_stream, 'sift_' || p_stream) loop
+            where n.nspname = 'headgate' and p.proname ~ format('^(append|receive|sift|gather|serve)_%s$', p_stream) loop
     execute 'drop function ' || f;
   end loop;
 end $$;
@@ -207,14 +207,35 @@ end $$;
 -- build_stream(stream id): (re)makes the functions generated for one stream. Called by create_stream and on each upgrade.
 create or replace function headgate.build_stream(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare f regprocedure;
+declare s headgate.stream; f regprocedure; source text; filled text; parts text[][];
 begin
   perform headgate.drop_stream_functions(p_stream);
-  execute replace(headgate.append_template(), '{stream}', p_stream::text);
-  execute replace(headgate.sift_template(), '{stream}', p_stream::text);
-  execute replace(headgate.receive_template(), '{stream}', p_stream::text);
+  select * into s from headgate.stream where id = p_stream;
+  parts := array[
+    ['{stream}', p_stream::text],
+    ['{lanes}', s.lanes::text],
+    ['{cursor as k}', (select format('k (%s, nth)', string_agg(a.attname, ', ' order by a.attnum)) from pg_attribute a
+                         where a.attrelid = 'headgate.cursor'::regclass and a.attnum > 0 and not a.attisdropped)],
+    ['{busy}', case s.lane_by when 'hash' then 'k.pos < k.to_hi' else 'k.next_at <= t0' end],
+    ['{lane}', case s.lane_by
+       when 'hash' then 'case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'
+       when 'key' then format('case when t.k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('t.k'))
+       when 'channel' then format('case when t.c is null then 144115188075855872 else %s end', headgate.named_lane_sql('t.c')) end],
+    ['{name}', case s.lane_by when 'channel' then 'm.channel' else 'm.key' end],
+    ['{strict}', (s.lane_by = 'key')::text],  -- order of keys is order of lanes
+    ['{channel}', case s.lane_by when 'channel' then 'channel' else 'null::text' end],
+    ['{m.channel}', case s.lane_by when 'channel' then 'm.channel' else 'null::text' end],
+    ['{, channel}', case s.lane_by when 'channel' then ', channel' else '' end],
+    ['{, t.c}', case s.lane_by when 'channel' then ', t.c' else '' end]];
+  foreach source in array array[headgate.append_template(), headgate.sift_template()]
+      || case s.lane_by when 'hash' then array[headgate.receive_template()]
+         else array[headgate.gather_template(), headgate.serve_template(), headgate.rotate_template()] end loop
+    filled := replace(source, '{opening}', headgate.receive_opening());
+    for i in 1 .. array_length(parts, 1) loop filled := replace(filled, parts[i][1], parts[i][2]); end loop;
+    execute filled;
+  end loop;
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
-            and p.proname in ('append_' || p_stream, 'receive_' || p_stream, 'sift_' || p_stream) loop
+            and p.proname ~ format('^(append|receive|sift|gather|serve)_%s$', p_stream) loop
     execute format('revoke all on function %s from public', f);
     if f::text like 'headgate.receive%' and to_regrole('headgate_consumer') is not null then
       execute format('grant execute on function %s to headgate_consumer', f);

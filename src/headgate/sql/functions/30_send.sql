@@ -1,31 +1,42 @@
 -- Publishing. A send inserts rows and touches nothing else, so publishers never wait for each other and a send inside
 -- the user's own transaction is safe. The transaction's id is taken before a seq is drawn: ticks rely on it.
 
--- append_template() -> the source of append_<stream id>(xid, lanes, keys, datas, headers, delays, seqs) -> seqs:
+-- named_lane_sql(expression) -> SQL for the lane of a key or channel, in streams whose lanes are named. It is a hash, so that a
+-- send neither looks a lane up nor makes one; with 58 bits, two of a million names share one once in half a million streams.
+-- Lanes from 2^57 on are those of messages without a name. So named lanes are told from numbered ones by their size.
+create or replace function headgate.named_lane_sql(p_expression text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('((hashtextextended(%s, 0) & 288230376151711743) | 288230376151711744)', p_expression)
+$$;
+
+-- named_lane(name) -> the lane of a key or channel.
+do $$ begin
+  execute format('create or replace function headgate.named_lane(p_name text) returns bigint language sql immutable '
+                 'set search_path = pg_catalog, pg_temp return %s', headgate.named_lane_sql('p_name'));
+end $$;
+
+-- append_template() -> the source of append_<stream id>(xid, lanes, keys, datas, headers, channels, delays, seqs) -> seqs:
 -- the one insert into the log. `seqs` is given when they were drawn already (messages with ids).
 create or replace function headgate.append_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.append_{stream}(p_xid xid8, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_delays interval[], p_seqs bigint[])
+create function headgate.append_{stream}(p_xid xid8, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_channels text[],
+  p_delays interval[], p_seqs bigint[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare r bigint[];
 begin
   if p_seqs is null then
     with i as (
-      insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at)
-        select p_xid, case when t.k is null then floor(random() * p_lanes)::int
-                      else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end,
-               t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end
-          from unnest(p_keys, p_datas, p_headers, p_delays) t (k, d, h, w)
+      insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at{, channel})
+        select p_xid, {lane}, t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end{, t.c}
+          from unnest(p_keys, p_datas, p_headers, p_channels, p_delays) t (k, d, h, c, w)
         returning seq)
     select array_agg(i.seq) into r from i;
   else
     with i as (
-      insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at)
-        select t.s, p_xid, case when t.k is null then (t.s % p_lanes)::int
-                           else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end,
-               t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end
-          from unnest(p_keys, p_datas, p_headers, p_delays, p_seqs) t (k, d, h, w, s)
+      insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
+        select t.s, p_xid, {lane}, t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end{, t.c}
+          from unnest(p_keys, p_datas, p_headers, p_channels, p_delays, p_seqs) t (k, d, h, c, w, s)
         returning seq)
     select array_agg(i.seq) into r from i;
   end if;
@@ -49,12 +60,13 @@ begin
   if n > 10000 then
     perform headgate.fail('HG010', format('%s messages in one batch', n), 'send at most 10,000 messages in a call');
   end if;
-  if cardinality(keys) <> n or cardinality(headers) <> n or cardinality(delays) <> n or cardinality(ids) <> n then
+  if cardinality(keys) <> n or cardinality(headers) <> n or cardinality(channels) <> n or cardinality(delays) <> n or cardinality(ids) <> n then
     perform headgate.fail('HG010', 'the arrays of a batch have different lengths',
-      'datas, keys, headers, delays and ids each need one element a message (or null for the whole array)');
+      'datas, keys, headers, channels, delays and ids each need one element a message (or null for the whole array)');
   end if;
-  if channels is not null then
-    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name), 'leave channels out');
+  if channels is not null and s.lane_by <> 'channel' then
+    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name),
+      'leave channels out, or make the stream with lane_by => ''channel''');
   end if;
   if pg_column_size(datas) > s.max_message_bytes then
     select max(octet_length(d)) into largest from unnest(datas) d;
@@ -72,17 +84,17 @@ begin
   end if;
   x := pg_current_xact_id();
   if ids is null then
-    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, null)', s.id)
-      into seqs using x, s.lanes, keys, datas, headers, delays;
+    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, null)', s.id)
+      into seqs using x, s.lanes, keys, datas, headers, channels, delays;
     return seqs;
   end if;
-  return headgate.send_once(s, x, datas, keys, headers, delays, ids);
+  return headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
 end $$;
 
 -- send_once(…): the part of send_batch for messages with ids. Writes message_id, in id order; waits only for another
 -- open transaction that sends the same id.
 create or replace function headgate.send_once(
-  s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], delays interval[], ids text[]) returns bigint[]
+  s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], channels text[], delays interval[], ids text[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare seqs bigint[];
 begin
@@ -112,10 +124,10 @@ begin
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
   update headgate.message_id m set seq = t.seq
     from unnest(ids, seqs) t (id, seq) where m.stream = s.id and m.id = t.id and t.seq is not null and m.seq <> t.seq;
-  execute format('select headgate.append_%s($1, $2, k, d, h, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
-                 'array_agg(t.w) w, array_agg(t.q) q from unnest($3, $4, $5, $6, $7) t (k, d, h, w, q) where t.q is not null) x '
+  execute format('select headgate.append_%s($1, $2, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
+                 'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($3, $4, $5, $6, $7, $8) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
-    using x, s.lanes, keys, datas, headers, delays, seqs;
+    using x, s.lanes, keys, datas, headers, channels, delays, seqs;
   select array_agg(coalesce(t.seq, m.seq) order by t.ord) into seqs
     from unnest(ids, seqs) with ordinality t (id, seq, ord) left join headgate.message_id m on m.stream = s.id and m.id = t.id;
   return seqs;

@@ -96,6 +96,9 @@ create or replace function headgate.alter_consumer(
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, name);
 begin
+  if (max_concurrency is not null or release_interval is not null) and (headgate.find_stream(stream)).lane_by = 'hash' then
+    perform headgate.fail('HG010', format('stream "%s" has hashed lanes, which cannot be limited', stream), 'limit the whole consumer: max_ack_pending');
+  end if;
   perform headgate.check_consumer('none', ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, lease_time);
   if not clear <@ array['filter', 'max_deliver', 'max_ack_pending', 'backoff', 'max_concurrency', 'release_interval'] then
     perform headgate.fail('HG010', 'clear names an unknown setting', 'filter, max_deliver, max_ack_pending, backoff, max_concurrency and release_interval can be cleared');
@@ -112,6 +115,9 @@ begin
     release_interval = case when 'release_interval' = any(clear) then null else coalesce(alter_consumer.release_interval, k.release_interval) end,
     lease_time = coalesce(alter_consumer.lease_time, k.lease_time)
    where k.id = c.id;
+  if max_concurrency is not null or clear && array['max_concurrency', 'release_interval'] then  -- lanes that were full may not be any more
+    update headgate.cursor k set next_at = clock_timestamp() where k.consumer = c.id and k.next_at = 'infinity';
+  end if;
 end $$;
 
 -- drop_consumer(stream, name): removes a consumer and its progress. Its dead letters stay.
@@ -155,10 +161,11 @@ begin
   perform headgate.place(c, target, newest);
 end $$;
 
--- place(consumer, target, newest): puts every cursor of a consumer at a target. Writes cursor.
+-- place(consumer, target, newest): puts every cursor of a consumer at a target. Where lanes are named that is the gatherer alone
+-- (see 62_rotate.sql). Writes cursor.
 create or replace function headgate.place(c headgate.consumer, p_target text, newest headgate.tick) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t headgate.tick; seq bigint;
+declare t headgate.tick; seq bigint; named boolean := (select s.lane_by <> 'hash' from headgate.stream s where s.id = c.stream);
 begin
   if p_target = 'end' then
     seq := null;
@@ -168,11 +175,12 @@ begin
     select * into t from headgate.tick k where k.stream = c.stream and k.reborn is not null and k.hi >= seq order by k.id limit 1;
     if found then newest := t; end if;
   end if;
+  if named then delete from headgate.cursor k where k.consumer = c.id and k.lane >= 0; end if;
   insert into headgate.cursor as k (consumer, lane, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, turn)
     select c.id, lane, coalesce(case when seq is null then newest.id end, 0), case when seq is null then newest.snap else '3:3:' end,
-           case when seq is null then newest.lo else 0 end, newest.id, newest.base, newest.snap, newest.lo, newest.hi,
+           case when seq is null then newest.lo when named then seq - 1 else 0 end, newest.id, newest.base, newest.snap, newest.lo, newest.hi,
            coalesce(seq - 1, newest.hi), clock_timestamp()
-      from headgate.stream s, generate_series(0, s.lanes - 1) lane where s.id = c.stream
+      from headgate.stream s, generate_series(case when named then -1 else 0 end, case when named then -1 else s.lanes - 1 end) lane where s.id = c.stream
     on conflict (consumer, lane) do update set from_tick = excluded.from_tick, from_snap = excluded.from_snap, from_lo = excluded.from_lo,
       to_tick = excluded.to_tick, to_base = excluded.to_base, to_snap = excluded.to_snap, to_lo = excluded.to_lo,
       to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null, turn = excluded.turn;

@@ -21,24 +21,12 @@ begin
   return query execute format('select * from headgate.receive_%s($1, $2, $3, $4, $5)', s) using consumer, batch_size, worker, acks, open;
 end $$;
 
--- receive_template() -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open). A caller that knows
--- whether it is inside a longer transaction says so in `open`. Claims lane after lane, the
--- one that waited longest first, until the batch is full: what is parked and due, then the log.
--- This is the hot path. A statement costs mostly by the nodes of its plan, even of those that never run, so the usual case
--- (a lane with work left in its span, no filter, no order) has statements of its own, and the rest is in sift_<stream id>.
--- Rows are compared as (lane, seq), and looked up in parked in the order of one index, so that no planner takes another one:
--- its statistics of small, fast-changing tables are never right, and a plan is kept for the life of a session.
-create or replace function headgate.receive_template() returns text
+-- receive_opening() -> how the receive_<stream id> of every stream begins: finds the consumer, and makes a tick when one is needed.
+create or replace function headgate.receive_opening() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.receive_{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
-language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
-  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
-declare
-  t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; got int; tries int := 0; tried bigint[] := '{}';
-  c headgate.consumer; plain boolean; busy boolean; special boolean; moved boolean; chunk int; chunk_lane bigint; got_before boolean;
-  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; was_tick bigint; dummy text;
-  l headgate.cursor; at_lane bigint; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
+  t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; c headgate.consumer; busy boolean;
+  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; dummy text;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
   if not found then perform headgate.find_consumer(s.name, p_consumer) from headgate.stream s where s.id = {stream}; end if;
@@ -48,12 +36,11 @@ begin
   -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   deadline := t0 + c.ack_wait;
-  plain := not c.ordered and c.pattern is null;
   if c.max_ack_pending is not null and open is null then open := headgate.is_open(); end if;
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
   select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
-         exists (select from headgate.cursor k where k.consumer = c.id and k.pos < k.to_hi)
+         exists (select from headgate.cursor k where k.consumer = c.id and {busy})
     into tick_id, tick_at, tick_hi, tick_settled, busy
     from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
   if not busy and tick_at between t0 - interval '1 millisecond' and t0 + interval '1 second'
@@ -66,6 +53,29 @@ begin
     newest := headgate.make_tick({stream}, coalesce(open, headgate.is_open()));
     tick_id := newest.id;
   end if;
+$source$
+$template$;
+
+-- receive_template() -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open). A caller that knows
+-- whether it is inside a longer transaction says so in `open`. Claims lane after lane, the
+-- one that waited longest first, until the batch is full: what is parked and due, then the log. (Streams whose lanes are
+-- keys or channels have the one in 62_rotate.sql.)
+-- This is the hot path. A statement costs mostly by the nodes of its plan, even of those that never run, so the usual case
+-- (a lane with work left in its span, no filter, no order) has statements of its own, and the rest is in sift_<stream id>.
+-- Rows are compared as (lane, seq), and looked up in parked in the order of one index, so that no planner takes another one:
+-- its statistics of small, fast-changing tables are never right, and a plan is kept for the life of a session.
+create or replace function headgate.receive_template() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$
+create function headgate.receive_{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
+language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+declare
+  got int; tries int := 0; tried bigint[] := '{}';
+  plain boolean; special boolean; moved boolean; chunk int; chunk_lane bigint; got_before boolean; was_tick bigint;
+  l headgate.cursor; at_lane bigint; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
+{opening}
+  plain := not c.ordered and c.pattern is null;
   if cardinality(acks) > 0 then
     if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
       if cardinality(acks) = 1 then
@@ -239,12 +249,12 @@ begin
   end if;
   return query
   with raw as materialized (
-    (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at from headgate.message_{stream} m
+    (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {m.channel} as channel from headgate.message_{stream} m
       where l.late is null and (m.lane, m.seq) > (l.lane, l.pos) and (m.lane, m.seq) <= (l.lane, l.to_hi) and m.seq > l.pos and m.seq <= l.to_hi
         and pg_visible_in_snapshot(m.xid, l.to_snap) and not pg_visible_in_snapshot(m.xid, l.from_snap)
       order by m.lane, m.seq limit chunk)
     union all
-    (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at
+    (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {m.channel} as channel
        from unnest(l.late) r cross join lateral (
          select * from headgate.message_{stream} m
           where (m.lane, m.seq) >= (l.lane, greatest(lower(r), l.pos + 1)) and (m.lane, m.seq) < (l.lane, upper(r)) and (m.lane, m.seq) <= (l.lane, l.from_lo)
@@ -260,7 +270,7 @@ begin
   sorted as materialized (
     select f.*, f.delayed or (f.held is not null and bool_or(f.delayed or f.flies or f.blocked) over (partition by f.held order by f.seq)) as waits
       from fit f where not crowded or f.seq < coalesce((select min(f2.seq) from fit f2 where f2.flies), f.seq + 1)),
-  taken as materialized (select s.seq, s.held, s.key, s.data, s.headers, s.created_at from sorted s where not s.waits order by s.seq limit want),
+  taken as materialized (select s.seq, s.held, s.key, s.data, s.headers, s.created_at, s.channel from sorted s where not s.waits order by s.seq limit want),
   g as materialized (  -- how far this goes; null: to the end of the span (or of its late part)
     select case when (select count(*) from taken) >= want then (select max(x.seq) from taken x)
                 when crowded and exists (select from fit f where f.flies) then (select min(f.seq) - 1 from fit f where f.flies)
@@ -283,7 +293,7 @@ begin
            sweep_at = case when exists (select from taken) then least(l.sweep_at, deadline) else l.sweep_at end,
            delivered = l.delivered + (select count(*) from taken)
       from g where k.consumer = c.id and k.lane = l.lane)
-  select d.prefix || x.seq, x.seq, x.key, x.data, x.headers, null::text, 1, x.created_at from d, taken x order by x.seq;
+  select d.prefix || x.seq, x.seq, x.key, x.data, x.headers, x.channel, 1, x.created_at from d, taken x order by x.seq;
 end $$;
 $source$
 $template$;

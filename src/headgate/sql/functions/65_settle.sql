@@ -47,11 +47,18 @@ begin
       select count(distinct s) - cardinality(done) into n from unnest(a.seqs) s;
       stale := stale + n;
     end if;
-    if c.ordered then
-      perform headgate.leave_notes(c, d.lane, freed);
-    end if;
+    if c.ordered then perform headgate.leave_notes(c, d.lane, freed); end if;
+    if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
   end loop;
 end $$;
+
+-- note_lane(consumer, lane): tells the next receive that something of a named lane is in flight no more, if the lane has limits.
+-- Writes wake.
+create or replace function headgate.note_lane(c headgate.consumer, p_lane bigint) returns void
+language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+  insert into headgate.wake (consumer, lane) select c.id, p_lane
+   where c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id and h.lane = p_lane)
+$$;
 
 -- keep_in_flight(delivery, without): takes messages out of a delivery that keeps others. Writes delivery.
 create or replace function headgate.keep_in_flight(d headgate.delivery, p_without bigint[]) returns void
@@ -137,6 +144,7 @@ begin
     insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
       select c.id, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), 'released'
         from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(back) x (s) using (s);
+    if d.lane >= 144115188075855872 then insert into headgate.wake (consumer, lane) values (c.id, d.lane); end if;
     released := released + cardinality(asked);
     if a.seqs is not null then
       select count(distinct s) - cardinality(asked) into n from unnest(a.seqs) s;
@@ -188,6 +196,7 @@ begin
            p_reason, p_error
       from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(p_seqs) x (s) using (s)
      where not exists (select from unnest(dead) y (s) where y.s = u.s);
+  if d.lane >= 144115188075855872 then insert into headgate.wake (consumer, lane) values (c.id, d.lane); end if;
 end $$;
 
 -- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of deliveries past their deadline;
@@ -208,7 +217,7 @@ end $$;
 -- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming. Writes delivery, parked, cursor.
 create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare l bigint; n int := 0;
+declare l bigint; n int := headgate.expire(c, p_now);
 begin
   for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.sweep_at <= p_now order by k.lane for update skip locked loop
     update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now) where k.consumer = c.id and k.lane = l;

@@ -79,10 +79,12 @@ begin
   perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
   sources := headgate.take_dead(c, seqs, filter, max);
   execute format($q$
-    insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-      select ($1).id, m.lane, m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
-        from headgate.message_%s m cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
-       where m.seq = any($2) and x.state in ('done', 'skipped') $q$, c.stream)
+    with back as (
+      insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
+        select ($1).id, m.lane, m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
+          from headgate.message_%s m cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
+         where m.seq = any($2) and x.state in ('done', 'skipped') returning lane)
+    insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$, c.stream)
     using c, sources;
   return cardinality(sources);
 end $$;
@@ -99,9 +101,11 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); n int;
 begin
   perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
-  update headgate.parked p set visible_at = clock_timestamp()
-   where p.consumer = c.id and (retry_now.seqs is null or p.seq = any(retry_now.seqs)) and p.visible_at > clock_timestamp();
-  get diagnostics n = row_count;
+  with due as (
+    update headgate.parked p set visible_at = clock_timestamp()
+     where p.consumer = c.id and (retry_now.seqs is null or p.seq = any(retry_now.seqs)) and p.visible_at > clock_timestamp() returning p.lane),
+  notes as (insert into headgate.wake (consumer, lane) select distinct c.id, d.lane from due d where d.lane >= 144115188075855872)
+  select count(*) into n from due;
   return n;
 end $$;
 

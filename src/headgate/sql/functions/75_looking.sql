@@ -40,7 +40,8 @@ begin
   if found then return; end if;
   attempt := 0;
   state := case when c.pattern is not null and (p_key is null or p_key !~ c.pattern) then 'skipped'
-                when (select headgate.unread(k, p_seq, p_xid) from headgate.cursor k where k.consumer = c.id and k.lane = p_lane) then 'available'
+                when (select headgate.unread(k, p_seq, p_xid) from headgate.cursor k where k.consumer = c.id and k.lane in (p_lane, -1)
+                       order by k.lane desc limit 1) then 'available'
                 else 'done' end;
 end $$;
 
@@ -82,6 +83,10 @@ create or replace function headgate.unread_count(c headgate.consumer, n int defa
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare looked bigint; sample int;
 begin
+  if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
+    select * into unread_count.count, unread_count.exact from headgate.unread_named(c, n);
+    return;
+  end if;
   execute format($q$
     select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
       select m.key from headgate.cursor k cross join lateral (
@@ -104,6 +109,38 @@ begin
     into count using c, sample;
 end $$;
 
+-- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have still to come to, and what the gatherer has.
+-- The estimate: as many lanes as are awake, each like the first 200 of them.
+create or replace function headgate.unread_named(c headgate.consumer, n int, out count bigint, out exact boolean)
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare looked bigint; g headgate.cursor;
+begin
+  select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+  execute format($q$
+    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
+      (select m.key from headgate.cursor k cross join lateral (
+        select m.key from headgate.message_%1$s m
+         where (m.lane, m.seq) > (k.lane, headgate.read_up_to(%1$s, k)) and (m.lane, m.seq) < (k.lane + 1, 0) and headgate.unread(k, m.seq, m.xid)
+         order by m.lane, m.seq limit $2 + 1) m
+       where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null limit $2 + 1)
+      union all
+      (select m.key from headgate.message_%1$s m
+        where m.seq > headgate.read_up_to(%1$s, $3) and headgate.unread($3, m.seq, m.xid)
+          and not exists (select from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane
+                             and (k.next_at is not null or not headgate.unread(k, m.seq, m.xid))) limit $2 + 1)) x $q$, c.stream)
+    into looked, count using c, n, g;
+  exact := looked <= n;
+  if exact then return; end if;
+  execute format($q$
+    select (coalesce(avg(x.n), 0) * (select count(*) from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null))::bigint
+      from (select * from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null limit 200) k
+     cross join lateral (select count(*) as n from (
+        select from headgate.message_%1$s m
+         where (m.lane, m.seq) > (k.lane, headgate.read_up_to(%1$s, k)) and (m.lane, m.seq) < (k.lane + 1, 0) and headgate.unread(k, m.seq, m.xid)
+           and (($1).pattern is null or m.key ~ ($1).pattern) limit 1000) y) x $q$, c.stream) into count using c;
+  count := greatest(n, count, headgate.last_seq(c.stream) - g.to_hi);
+end $$;
+
 -- floor_of(consumer) -> everything at or below is done for it.
 create or replace function headgate.floor_of(c headgate.consumer) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -111,10 +148,13 @@ declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
 begin
   -- a lane without messages behind its cursor does not hold the floor; what late transactions may have written does
   execute format($q$
-    select min(case when not exists (select from headgate.message_%1$s m where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
-                                                                        and headgate.unread(k, m.seq, m.xid))
-                    then greatest(u.start, $2) else u.start end)
-      from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) u (start) where k.consumer = $1 $q$, c.stream) into r using c.id, newest.lo;
+    select min(case when case when k.lane = -1 then exists (select from headgate.message_%1$s m where m.seq > u.start and headgate.unread(k, m.seq, m.xid))
+                              when k.next_at is not null and k.pos < k.to_hi then true  -- there may be any number of such lanes: not looked at
+                              else exists (select from headgate.message_%1$s m where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
+                                                                                 and headgate.unread(k, m.seq, m.xid)) end
+                    then u.start else greatest(u.start, $2) end)
+      from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) u (start)
+     where k.consumer = $1 and (k.next_at is not null or k.lane < 144115188075855872) $q$, c.stream) into r using c.id, newest.lo;
   return least(r, (select min(f) from unnest(newest.late_from) f), (select min(s) - 1 from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id),
                   (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
@@ -158,6 +198,11 @@ create or replace function headgate.oldest_unacked(c headgate.consumer) returns 
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare r timestamptz;
 begin
+  if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then  -- any number of lanes: the first one that may be unfinished
+    if headgate.floor_of(c) >= headgate.last_seq(c.stream) then return null; end if;
+    execute format('select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', c.stream) into r using headgate.floor_of(c);
+    return r;
+  end if;
   execute format($q$
     select min(x.created_at) from (
       select m.created_at from headgate.cursor k cross join lateral (

@@ -30,6 +30,8 @@ begin
   for c in select * from headgate.consumer order by id loop
     n := headgate.sweep(c, clock_timestamp());
     if n > 0 then return query select 'sweep', c.name, n; end if;
+    n := headgate.forget_lanes(c);
+    if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
   end loop;
   if not open then
     return query select 'rewrite', r.name, r.pages from headgate.rewrite_small() r;

@@ -26,14 +26,14 @@ begin
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
            'oldest_unacked', 'stream_settings', 'consumer_settings', 'installed_version']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
-           'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'maintain'])) x (role, names)
+           'set_channel', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'maintain'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
       execute format('grant execute on function %s to %I', f.name, r);
     end loop;
   end loop;
   if to_regrole('headgate_owner') is not null then
     grant usage on schema headgate to headgate_producer, headgate_consumer, headgate_monitor, headgate_owner;
-    grant select on headgate.streams, headgate.consumers, headgate.deliveries, headgate.parked_messages, headgate.segments to headgate_monitor;
+    grant select on headgate.streams, headgate.consumers, headgate.channels, headgate.deliveries, headgate.parked_messages, headgate.segments to headgate_monitor;
   end if;
   -- the functions generated for each stream follow their templates
   perform headgate.build_stream(s.id) from headgate.stream s;

@@ -58,9 +58,12 @@ alter table headgate.cursor
   add next_at timestamptz,
   add max_concurrency int,
   add release_interval interval,
-  add name text;
+  add name text,
+  add sift boolean not null default false; -- the lane has delayed messages: see serve_<stream id>
 create index cursor_ready on headgate.cursor (consumer, next_at, lane) where next_at < 'infinity';
 alter table headgate.delivery alter lane type bigint;
+-- of named lanes, which have no sweep_at: there may be any number of them
+create index delivery_deadline on headgate.delivery (consumer, deadline) where lane >= 144115188075855872;
 alter table headgate.parked alter lane type bigint;
 alter table headgate.wake alter lane type bigint;
 alter table headgate.wake alter key drop not null;   -- without a key: the lane has room again, or has work
