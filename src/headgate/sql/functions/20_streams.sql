@@ -216,6 +216,7 @@ begin
     ['{lanes}', s.lanes::text],
     ['{cursor as k}', (select format('k (%s, nth)', string_agg(a.attname, ', ' order by a.attnum)) from pg_attribute a
                          where a.attrelid = 'headgate.cursor'::regclass and a.attnum > 0 and not a.attisdropped)],
+    ['{asks whether open}', case s.lane_by when 'hash' then 'c.max_ack_pending is not null' else 'true' end],
     ['{busy}', case s.lane_by when 'hash' then 'k.pos < k.to_hi' else 'k.next_at <= t0' end],
     ['{lane}', case s.lane_by
        when 'hash' then 'case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'

@@ -36,7 +36,7 @@ begin
   -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   deadline := t0 + c.ack_wait;
-  if c.max_ack_pending is not null and open is null then open := headgate.is_open(); end if;
+  if open is null and {asks whether open} then open := headgate.is_open(); end if;
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
   select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,

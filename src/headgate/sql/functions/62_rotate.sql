@@ -82,47 +82,73 @@ begin
     select x.ctid from unnest(held) u (lane) join headgate.wake x on x.consumer = c.id and x.lane = u.lane and x.key is null for update of x skip locked));
 end $$;
 
--- add_lanes(consumer, gatherer, lanes, names, now, unread): makes cursors for lanes that have none. `unread`: they read the span that the
--- gatherer is in; otherwise they have read all of it. The caller holds the gatherer. Writes cursor.
+-- add_lanes(consumer, gatherer, lanes, names, now, unread) -> whether each of them has a cursor now. `unread`: they read the span that the
+-- gatherer is in; otherwise they have read all of it. Lanes that a user's open transaction has just made are not waited for.
+-- The caller holds the gatherer, or is such a transaction. Writes cursor.
 create or replace function headgate.add_lanes(c headgate.consumer, g headgate.cursor, p_lanes bigint[], p_names text[], p_now timestamptz, p_unread boolean)
-returns void language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
-  insert into headgate.cursor (consumer, lane, turn, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, late,
-                               next_at, max_concurrency, release_interval, name)
-    select c.id, u.lane, '-infinity', g.from_tick, g.from_snap, g.from_lo, g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi,
-           case when not p_unread then g.to_hi when g.late is not null then lower(g.late) - 1 else g.from_lo end, case when p_unread then g.late end,
-           p_now, h.max_concurrency, h.release_interval, u.name
-      from unnest(p_lanes, p_names) u (lane, name) left join headgate.channel h on h.consumer = c.id and h.lane = u.lane
-    on conflict (consumer, lane) do nothing
-$$;
+returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '20ms' as $$
+declare held bigint[] := '{}';
+begin
+  for i in 1 .. 2 loop
+    begin
+      insert into headgate.cursor (consumer, lane, turn, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, late,
+                                   next_at, max_concurrency, release_interval, name)
+        select c.id, u.lane, '-infinity', g.from_tick, g.from_snap, g.from_lo, g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi,
+               case when not p_unread then g.to_hi when g.late is not null then lower(g.late) - 1 else g.from_lo end, case when p_unread then g.late end,
+               p_now, h.max_concurrency, h.release_interval, u.name
+          from unnest(p_lanes, p_names) u (lane, name) left join headgate.channel h on h.consumer = c.id and h.lane = u.lane
+         where u.lane <> all(held)
+        on conflict (consumer, lane) do nothing;
+      return held = '{}';
+    exception when lock_not_available then
+      held := array(select u.lane from unnest(p_lanes) u (lane) join pg_locks l on l.locktype = 'advisory' and l.classid::bigint = c.id
+                       and l.objid::bigint = (u.lane & 2147483647) and l.database = (select oid from pg_database where datname = current_database()));
+    end;
+  end loop;
+  return false;
+end $$;
 
--- gather_template() -> the source of gather_<stream id>(consumer, newest tick, now): reads on in the log for the whole consumer, up to
--- 100,000 messages, and wakes the lanes it meets, making cursors for those that have none. Locks the gatherer's and idle
--- lanes' cursors (SKIP LOCKED); writes cursor, wake.
+-- gather_template() -> the source of gather_<stream id>(consumer, newest tick, now, few): reads on in the log for the whole consumer, up to
+-- 100,000 messages, and wakes the lanes it meets, making cursors for those that have none. Inside a user's open
+-- transaction, `few` lanes are woken and the gatherer is left where it is: it and other lanes would be held until the
+-- commit. Locks the gatherer's and idle lanes' cursors (SKIP LOCKED); writes cursor, wake.
 create or replace function headgate.gather_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.gather_{stream}(c headgate.consumer, newest headgate.tick, p_now timestamptz) returns void
+create function headgate.gather_{stream}(c headgate.consumer, newest headgate.tick, p_now timestamptz, few int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare g headgate.cursor; lanes bigint[]; names text[]; known bigint[]; held bigint[]; n bigint; last bigint;
+declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; held bigint[]; n bigint; last bigint; is_complete boolean := true;
 begin
-  select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
-  if not found then return; end if;
+  if few is null then
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
+    if not found then return; end if;
+  else
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+  end if;
   if g.pos >= g.to_hi and g.late is null then
     g := headgate.next_span(g, newest);
     if g.pos >= g.to_hi and g.late is null and g.to_tick <> newest.id then return; end if;
   end if;
+  was := g;
   if g.late is not null then  -- what late transactions left below the span
     select array_agg(x.lane), array_agg(x.name) into lanes, names from (
       select m.lane, min({name}) as name from unnest(g.late) r join headgate.message_{stream} m on m.seq >= lower(r) and m.seq < upper(r)
        where m.seq <= g.from_lo and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
          and (c.pattern is null or m.key ~ c.pattern) group by m.lane) x;
   else
-    select array_agg(x.lane), array_agg(x.name), coalesce(sum(x.n), 0), max(x.last) into lanes, names, n, last from (
-      select y.lane, min(y.name) filter (where y.fits) as name, bool_or(y.fits) as fits, count(*) as n, max(y.seq) as last from (
-        select m.lane, {name} as name, m.seq, c.pattern is null or m.key ~ c.pattern as fits from headgate.message_{stream} m
+    select array_agg(x.lane) filter (where x.fits), array_agg(x.name) filter (where x.fits), coalesce(sum(x.n), 0), max(x.last) into lanes, names, n, last from (
+      select y.lane, min(y.name) as name, bool_or(y.fits) as fits, count(*) as n, max(y.seq) as last from (
+        select m.lane, {name} as name, m.seq, c.pattern is null or coalesce(m.key ~ c.pattern, false) as fits from headgate.message_{stream} m
          where m.seq > g.pos and m.seq <= g.to_hi and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
          order by m.seq limit 100000) y group by y.lane) x;
+  end if;
+  if few is not null then
+    -- lanes without a cursor that no other such transaction has just made, and idle ones
+    select array_agg(x.lane), array_agg(x.name) into lanes, names from (
+      select u.lane, u.name from unnest(lanes, names) u (lane, name)
+       where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_base >= g.to_base))
+         and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int) limit few) x;
   end if;
   if lanes is not null then
     known := array(select k.lane from unnest(lanes) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane);
@@ -131,13 +157,21 @@ begin
       update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
         from unnest(held) u (lane)
        where k.consumer = c.id and k.lane = u.lane and k.to_base < g.to_base and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
-      if cardinality(held) < cardinality(known) then
+      if few is null and cardinality(held) < cardinality(known) then
         insert into headgate.wake (consumer, lane) select c.id, u.lane from (select unnest(known) except select unnest(held)) u (lane);
       end if;
     end if;
-    if cardinality(known) < cardinality(lanes) then perform headgate.add_lanes(c, g, lanes, names, p_now, true); end if;
+    if cardinality(known) < cardinality(lanes) then is_complete := headgate.add_lanes(c, g, lanes, names, p_now, true); end if;
   end if;
-  if g.late is not null then
+  if few is not null then return; end if;
+  if not is_complete then  -- an open transaction may still undo a lane: begin here again, though with what is new by then
+    g := was;
+    if g.late is null then
+      select newest.id, newest.base, newest.snap, newest.lo, newest.hi into g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi where newest.id > g.to_base and newest.reborn is null
+        and not exists (select from headgate.tick t where t.stream = {stream} and t.id > g.to_base and (t.late is not null or t.reborn is not null));
+      if not found then g := was; end if;
+    end if;
+  elsif g.late is not null then
     g.late := null; g.pos := g.from_lo;
   else
     g.pos := case when n < 100000 then g.to_hi else last end;
@@ -156,25 +190,35 @@ language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
 create function headgate.receive_{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; ready headgate.cursor[]; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; t1 timestamptz; behind boolean; is_limited boolean;
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; t1 timestamptz; behind boolean; is_limited boolean;
 {opening}
   is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
   if cardinality(acks) > 0 then
     if not (c.ordered and not {strict}) and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
       with gone as (
-        delete from headgate.delivery d using unnest(acks) a
-         where d.consumer = c.id and d.lane = split_part(a, '.', 1)::bigint and d.id = split_part(a, '.', 2)::bigint returning d.lane)
+        delete from headgate.delivery d where d.ctid = any(array(
+          select x.ctid from unnest(acks) a cross join lateral (
+            select x.ctid from headgate.delivery x
+             where x.consumer = c.id and x.lane = split_part(a, '.', 1)::bigint and x.id = split_part(a, '.', 2)::bigint limit 1 for update) x)) returning d.lane)
       select array_agg(distinct x.lane) into freed from gone x;
-      if is_limited and freed is not null then perform headgate.wake_lanes(c, freed, t0); end if;
+      if is_limited and freed is not null then
+        if open then
+          insert into headgate.wake (consumer, lane) select c.id, u from unnest(freed) u;
+        else
+          perform headgate.wake_lanes(c, freed, t0);
+        end if;
+      end if;
     else
       perform headgate.settle(c, acks);
     end if;
   end if;
-  perform headgate.expire(c, t0);
-  perform headgate.take_wakes(c, t0);
+  if not open or not busy then  -- in an open transaction, only what it may then hand out
+    perform headgate.expire(c, t0);
+    perform headgate.take_wakes(c, t0);
+  end if;
   if c.paused then return; end if;
   if c.max_ack_pending is not null then
     want := least(n, headgate.room_in_flight(c, t0, open));
@@ -184,8 +228,13 @@ declare
   if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
   select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
   loop
-    select k.pos < k.to_hi or k.to_tick <> newest.id or k.late is not null into behind from headgate.cursor k where k.consumer = c.id and k.lane = -1;
-    if behind then perform headgate.gather_{stream}(c, newest, t0); end if;
+    loop  -- of a large backlog all lanes are to be known before one of them is served
+      select k.pos < k.to_hi or k.to_tick <> newest.id or k.late is not null, k.pos into behind, g_pos from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+      exit when not behind or (open and busy);
+      perform headgate.gather_{stream}(c, newest, t0, case when open then want end);
+      exit when open or clock_timestamp() > t0 + interval '300 milliseconds'
+        or g_pos = (select k.pos from headgate.cursor k where k.consumer = c.id and k.lane = -1);
+    end loop;
     t1 := clock_timestamp();
     select array_agg(x.k), array_agg(x.place) into ready, places from (
       select k, k.ctid as place from headgate.cursor k
@@ -217,8 +266,8 @@ declare
                       select sum(cardinality(d.seqs)) from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), 0) end::int as room,
                -- a filter, keys in order inside a channel, delays, messages of late transactions, a span that does not simply
                -- end at the newest tick, or something parked: serve_{stream}
-               c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null or k.to_tick <> k.to_base or newest.id <> newest.base
-                 or k.to_base < special or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane) as slow
+               c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null
+                 or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base < special)) or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane) as slow
           from unnest(ready) with ordinality {cursor as k}) x) y;
     return query
     with s as materialized (

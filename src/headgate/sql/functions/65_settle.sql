@@ -244,8 +244,8 @@ create or replace function headgate.take_notes(c headgate.consumer, p_lane bigin
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare freed text[];
 begin
-  if not exists (select from headgate.wake w where w.consumer = c.id and w.lane = p_lane) then return; end if;
-  with w as (delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane returning w.key)
+  if not exists (select from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key is not null) then return; end if;
+  with w as (delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key is not null returning w.key)
   select array_agg(distinct w.key) into freed from w;
   update headgate.parked p set visible_at = p_now
    where p.ctid = any(headgate.first_parked(c.id, p_lane, freed)) and p.reason = 'blocked' and p.visible_at > p_now;
