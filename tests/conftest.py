@@ -10,12 +10,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+import headgate
 from headgate import schema
 from headgate.cluster import Cluster, postgres_bin
 
@@ -111,3 +112,29 @@ def db(database_url: str) -> Iterator[psycopg.Connection]:
     """An autocommit connection to the fresh database."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+def hg(database_url: str) -> Iterator[headgate.Headgate]:
+    """A client of the fresh database."""
+    with headgate.connect(database_url) as hg:
+        yield hg
+
+
+@pytest.fixture
+async def ahg(database_url: str) -> AsyncIterator[headgate.AsyncHeadgate]:
+    """The same for asyncio."""
+    async with await headgate.connect_async(database_url) as hg:
+        yield hg
+
+
+@pytest.fixture
+def orders(hg: headgate.Headgate) -> headgate.Stream:
+    """A stream with four lanes."""
+    return hg.stream("orders", create=True, lanes=4)
+
+
+@pytest.fixture
+async def aorders(ahg: headgate.AsyncHeadgate) -> headgate.AsyncStream:
+    """The same for asyncio."""
+    return await ahg.stream("orders", create=True, lanes=4)

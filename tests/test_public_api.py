@@ -77,7 +77,8 @@ def signature(function: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["Outgoing", "Settled", "StreamInfo", "ConsumerInfo", "StoredMessage", "PeekedMessage", "DeadLetter"]
+    "name",
+    ["Outgoing", "Settled", "StreamInfo", "ConsumerInfo", "StoredMessage", "PeekedMessage", "DeadLetter", "Finding"],
 )
 def test_plain_data_cannot_be_changed(name: str) -> None:
     cls = getattr(headgate, name)

@@ -24,6 +24,7 @@ CALLS = {
     "select * from headgate.messages('orders')": MONITOR,
     "select * from headgate.message_states('orders', 1)": MONITOR,
     "select * from headgate.dead_letters('orders', 'c')": MONITOR,
+    "select * from headgate.doctor()": MONITOR,
     "select * from headgate.streams": MONITOR,
     "select * from headgate.consumers": MONITOR,
     "select * from headgate.deliveries": MONITOR,

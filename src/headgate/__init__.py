@@ -39,9 +39,20 @@ from .errors import (
     StreamExists,
     StreamNotFound,
 )
+from .maintenance import AsyncMaintenance, Maintenance
 from .schema import install_sql
 from .sync import Consumer, Headgate, Insights, Message, Stream
-from .types import ConsumerInfo, DeadLetter, MessageState, Outgoing, PeekedMessage, Settled, StoredMessage, StreamInfo
+from .types import (
+    ConsumerInfo,
+    DeadLetter,
+    Finding,
+    MessageState,
+    Outgoing,
+    PeekedMessage,
+    Settled,
+    StoredMessage,
+    StreamInfo,
+)
 from .worker import AsyncWorker, Worker
 from .worker_options import Retry, WorkerOptions, WorkerStats
 
@@ -83,6 +94,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncHeadgate",
     "AsyncInsights",
+    "AsyncMaintenance",
     "AsyncMessage",
     "AsyncStream",
     "AsyncWorker",
@@ -96,6 +108,7 @@ __all__ = [
     "DeadLetter",
     "EmbeddedServerError",
     "Error",
+    "Finding",
     "Headgate",
     "Insights",
     "InvalidAckId",
@@ -105,6 +118,7 @@ __all__ = [
     "InvalidName",
     "InvalidPosition",
     "InvalidText",
+    "Maintenance",
     "Message",
     "MessageState",
     "MessageTooLarge",

@@ -11,8 +11,8 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ import headgate
 
 OK, FAILED, USAGE, CHECK, INTERRUPTED = 0, 1, 2, 3, 130
 BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned")
-MAINTAIN_SECONDS = 1.0
+
+# Databases that connect() refuses; to the doctor that is a finding.
+UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew, headgate.ServerTooOld)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     command("up", _up, "Run Headgate: migrate, print the database's URL, and maintain it until stopped.")
     command("migrate", _migrate, "Install or upgrade Headgate's schema, and print its version.")
 
+    command("doctor", _doctor, "Say what is wrong with the database and what to do; exit with 1 when it is a problem.")
+
     bench = command("bench", _bench, "Measure Headgate beside pgmq and a raw COPY.")
     bench.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which benchmarks (default: all): {', '.join(BENCHMARKS)}"
@@ -77,17 +81,30 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(args: argparse.Namespace) -> int:
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    with headgate.connect(args.database, migrate=True) as hg:
+    hg = headgate.Headgate(args.database)
+    service = hg.maintenance()
+    for number in (signal.SIGINT, signal.SIGTERM):  # before a private server is started, which must be left again
+        signal.signal(number, lambda *_: service.stop())
+    with hg.open(migrate=True):
         _say({"url": hg.url} if args.json else hg.url)
-        while not ended.wait(MAINTAIN_SECONDS):
-            try:
-                hg.maintain()
-            except (headgate.ConnectionFailed, headgate.Conflict) as error:  # the next turn may fare better
-                _talk(f"maintenance: {error.message}")
+        service.run()
     return OK
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    try:
+        with headgate.connect(args.database, migrate=False) as hg:
+            findings = hg.doctor()
+    except UNFIT as error:
+        findings = [headgate.Finding("problem", "version", error.message, error.hint or "")]
+    if args.json:
+        _say([asdict(f) for f in findings])
+    else:
+        for f in findings:
+            _say(f"{f.severity}: {f.finding}\n    {f.advice}")
+        if not findings:
+            _talk("nothing is wrong")
+    return FAILED if any(f.severity == "problem" for f in findings) else OK
 
 
 def _migrate(args: argparse.Namespace) -> int:

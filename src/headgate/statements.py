@@ -66,4 +66,9 @@ CONSUMERS = (
     "select * from headgate.consumers where (%s::text is null or stream = %s) and (%s::text is null or name = %s) "
     "order by stream, name"
 )
+VERSIONS = (
+    "select current_setting('server_version_num')::int, coalesce(v.migration, 0), v.digest "
+    "from headgate.installed_version() v"
+)
+DOCTOR = "select severity, subject, finding, advice from headgate.doctor(%s::text::interval)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"

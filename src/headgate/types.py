@@ -10,6 +10,7 @@ Order = Literal["none", "key"]
 LaneBy = Literal["hash", "key", "channel"]
 Retain = Literal["forever", "until_acked"]
 State = Literal["available", "delivered", "parked", "done", "skipped"]
+Severity = Literal["problem", "warning", "note"]
 Backoff = float | int | list[float] | dict[str, float]
 
 
@@ -122,6 +123,16 @@ class DeadLetter:
     attempts: int
     last_error: str | None
     source_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that `hg.doctor()` found: a problem wants something done now, a warning soon."""
+
+    severity: Severity
+    subject: str
+    finding: str
+    advice: str
 
 
 @dataclass(frozen=True, slots=True)

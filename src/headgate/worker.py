@@ -19,10 +19,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Unpack
 
-import psycopg
-
 from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
 from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed
+from .maintenance import PASSING, tend
 from .sync import Consumer, Message
 from .worker_hand import FLUSH_AFTER, FOREVER, Delivery, Hand, Work
 from .worker_options import WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
@@ -33,9 +32,6 @@ log = logging.getLogger("headgate.worker")
 SHORTEST_POLL, LONGEST_POLL, POLL_GROWTH = 0.001, 0.1, 1.5
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 5.0
 LAST_WORDS = 5.0  # seconds to get the last acks to a database that is away when the worker stops
-
-# What passes by itself: the database is away, restarting, full, or has changed places with its standby.
-PASSING = (ConnectionFailed, Conflict, psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
 
 
 class _Engine:
@@ -328,15 +324,9 @@ class _Engine:
                     await self._recover(link, error)
 
     async def _tend(self) -> None:
-        """Maintenance, about once a second: somebody has to, and workers are there."""
-        while True:
-            await asyncio.sleep(spread(1.0))
-            if (link := self._link) is not None:
-                with suppress(*PASSING):
-                    try:
-                        await link.hg.maintain()
-                    except NotAllowed:
-                        return  # this role may not: the owner's `headgate up`, or another worker, does it
+        """Maintenance: somebody has to, and workers are there."""
+        with suppress(NotAllowed):  # this role may not: the owner's `headgate up`, or another worker, does it
+            await tend(lambda: self._link.hg if self._link else None, self._stop, **self._extra)
 
     async def _extend(self, link: AsyncConsumer, due: list[Delivery], now: float) -> None:
         if (await link.extend([d.id for d in due], self._ack_wait)).stale:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 from psycopg import AsyncConnection
@@ -16,12 +16,13 @@ from .. import schema, statements
 from ..connections import Row, literals, run_async
 from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
-from ..types import LaneBy, Retain
+from ..types import Finding, LaneBy, Retain
 from .insights import AsyncInsights
 from .stream import AsyncStream
 
 if TYPE_CHECKING:
     from ..embedded import EmbeddedServer
+    from ..maintenance import AsyncMaintenance
 
 
 class AsyncHeadgate:
@@ -30,6 +31,9 @@ class AsyncHeadgate:
     Without a URL it starts or joins a private PostgreSQL in `./.headgate`, or in `directory`. `pooler=True` is for a
     transaction-mode pooler that does not know prepared statements.
     """
+
+    # headgate.maintenance sets it: that layer stands above this one
+    maintenance_type: ClassVar[type[AsyncMaintenance]]
 
     def __init__(
         self,
@@ -193,6 +197,17 @@ class AsyncHeadgate:
     async def maintain(self) -> list[tuple[str, str, int]]:
         """One bounded step of maintenance. Safe to run from many processes at once."""
         return [(task, subject, done) for task, subject, done in await self.run(statements.MAINTAIN, ())]
+
+    def maintenance(self, interval: float = 1.0) -> AsyncMaintenance:
+        """A service that maintains the database every `interval` seconds: `async with hg.maintenance(): …`.
+
+        Workers do it too, where their role may, and `headgate up`. Any number may run at once.
+        """
+        return self.maintenance_type(self, interval)
+
+    async def doctor(self, patience: float | timedelta = 300) -> list[Finding]:
+        """What is wrong with the database and what to do about it, the worst first; see `insights.doctor`."""
+        return await self.insights.doctor(patience)
 
     async def run(self, query: str, params: Sequence[Any], conn: Any = None, *, binary: bool = False) -> list[Row]:
         """Runs one statement, on a connection of our own or inside the transaction of `conn`.

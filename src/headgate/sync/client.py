@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 from psycopg import Connection
@@ -16,12 +16,13 @@ from .. import schema, statements
 from ..connections import Row, literals, run_sync
 from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
-from ..types import LaneBy, Retain
+from ..types import Finding, LaneBy, Retain
 from .insights import Insights
 from .stream import Stream
 
 if TYPE_CHECKING:
     from ..embedded import EmbeddedServer
+    from ..maintenance import Maintenance
 
 
 class Headgate:
@@ -30,6 +31,9 @@ class Headgate:
     Without a URL it starts or joins a private PostgreSQL in `./.headgate`, or in `directory`. `pooler=True` is for a
     transaction-mode pooler that does not know prepared statements.
     """
+
+    # headgate.maintenance sets it: that layer stands above this one
+    maintenance_type: ClassVar[type[Maintenance]]
 
     def __init__(
         self,
@@ -183,6 +187,17 @@ class Headgate:
     def maintain(self) -> list[tuple[str, str, int]]:
         """One bounded step of maintenance. Safe to run from many processes at once."""
         return [(task, subject, done) for task, subject, done in self.run(statements.MAINTAIN, ())]
+
+    def maintenance(self, interval: float = 1.0) -> Maintenance:
+        """A service that maintains the database every `interval` seconds: `with hg.maintenance(): …`.
+
+        Workers do it too, where their role may, and `headgate up`. Any number may run at once.
+        """
+        return self.maintenance_type(self, interval)
+
+    def doctor(self, patience: float | timedelta = 300) -> list[Finding]:
+        """What is wrong with the database and what to do about it, the worst first; see `insights.doctor`."""
+        return self.insights.doctor(patience)
 
     def run(self, query: str, params: Sequence[Any], conn: Any = None, *, binary: bool = False) -> list[Row]:
         """Runs one statement, on a connection of our own or inside the transaction of `conn`.

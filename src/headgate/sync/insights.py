@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .. import statements
+from .. import schema, statements
 from ..connections import Array, Row
-from ..encoding import decode, whole
-from ..errors import ConsumerNotFound, StreamNotFound
-from ..types import ConsumerInfo, DeadLetter, MessageState, PeekedMessage, State, StoredMessage, StreamInfo
+from ..encoding import decode, interval, whole
+from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
+from ..types import ConsumerInfo, DeadLetter, Finding, MessageState, PeekedMessage, State, StoredMessage, StreamInfo
 
 if TYPE_CHECKING:
     from .client import Headgate
@@ -94,11 +95,36 @@ class Insights:
         rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, whole(limit, "limit"), after))
         return [DeadLetter(*_decoded(row)) for row in rows]
 
+    def doctor(self, patience: float | timedelta = 300) -> list[Finding]:
+        """What is wrong with the database and what to do about it, the worst first.
+
+        What lasts longer than `patience` (seconds) is reported: an open transaction, a consumer that stands still.
+        """
+        [(server, migration, digest)] = self._hg.run(statements.VERSIONS, ())
+        skew = [_ailment("version", e) for e in (schema.check_server(server), schema.check(migration, digest)) if e]
+        try:
+            rows = self._hg.run(statements.DOCTOR, (interval(patience),))
+        except NotAllowed as error:
+            return [*skew, _ailment("rights", error)]
+        except SchemaMissing:  # of a time before there was a doctor
+            if not skew:
+                raise
+            return skew
+        return sorted([*skew, *(Finding(*row) for row in rows)], key=_rank)
+
 
 def _decoded(row: Row) -> list[Any]:
     """A row that begins seq, key, text, headers: with the text decoded."""
     seq, key, text, headers, *rest = row
     return [seq, key, decode(text, headers), headers, *rest]
+
+
+def _ailment(subject: str, error: Error) -> Finding:
+    return Finding("problem", subject, error.message, error.hint or "")
+
+
+def _rank(finding: Finding) -> int:
+    return ("problem", "warning", "note").index(finding.severity)
 
 
 def _stream(row: Row) -> StreamInfo:

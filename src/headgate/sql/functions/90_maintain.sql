@@ -34,6 +34,9 @@ begin
     if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
   end loop;
   if not open then
+    -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
+    with mine as (select u.ctid from headgate.upkeep u where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
+    update headgate.upkeep u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
     return query select 'rewrite', r.name, r.pages from headgate.rewrite_small() r;
   end if;
 end $$;
@@ -44,19 +47,27 @@ end $$;
 -- Gives up at once when it does not get the lock. Locks the table ACCESS EXCLUSIVE; run it outside longer transactions.
 create or replace function headgate.rewrite_small() returns table (name text, pages bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t text; rows text; live bigint; was text := current_setting('lock_timeout');
+declare t text; rel regclass; rows text; live bigint; was text := current_setting('lock_timeout');
 begin
-  foreach t in array array['cursor', 'delivery', 'wake', 'parked'] loop
-    pages := pg_relation_size(('headgate.' || t)::regclass) / 8192;
-    continue when pages < 64;
+  foreach t in array array['cursor', 'delivery', 'wake', 'parked', 'worker', 'lease'] loop
+    rel := format('headgate.%I', t)::regclass;
+    pages := pg_relation_size(rel) / 8192;
+    -- the statistics are near enough to see that there is nothing to gain, without stopping anybody to count
+    continue when pages <= headgate.pages_enough(pg_stat_get_live_tuples(rel));
+    -- Whoever waits for the lock holds up all that come behind: wait only for those that are gone in a moment.
+    continue when exists (
+      select from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+       where l.locktype = 'relation' and l.relation = rel and l.granted and l.pid is distinct from pg_backend_pid()
+         and l.database = (select d.oid from pg_database d where d.datname = current_database())
+         and (l.pid is null or a.xact_start < clock_timestamp() - interval '100 milliseconds'));
     begin
       perform set_config('lock_timeout', '20ms', true);
       execute format('lock table headgate.%I in access exclusive mode', t);
-      execute format('select count(*) from headgate.%I', t) into live;
+      -- one scan; its end is for the case that the statistics know nothing, as after a crash
+      execute format('select count(*), array_agg(x)::text from (select * from headgate.%I limit 200001) x', t) into live, rows;
       -- TRUNCATE shows an empty table to older snapshots: harmless to a forgotten session, not to a dump that has begun
-      if live <= 20000 and pages > 64 + live / 4
+      if pages > headgate.pages_enough(live)
          and not exists (select from pg_stat_activity a where a.datname = current_database() and a.application_name = 'pg_dump') then
-        execute format('select array_agg(x)::text from headgate.%I x', t) into rows;
         execute format('truncate headgate.%I', t);
         execute format('insert into headgate.%1$I select (u).* from unnest($1::headgate.%1$I[]) u', t) using rows;
         name := t;
@@ -68,3 +79,10 @@ begin
     perform set_config('lock_timeout', was, true);
   end loop;
 end $$;
+
+-- pages_enough(live rows) -> a hot table with no more pages than this is left alone. Rewriting many rows takes a second or
+-- two, so that a larger table has to be the more bloated before it is worth it; past 200,000 rows it never is.
+create or replace function headgate.pages_enough(p_live bigint) returns bigint
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when p_live <= 20000 then 64 + p_live / 4 when p_live <= 200000 then p_live / 2 else 9223372036854775807 end
+$$;

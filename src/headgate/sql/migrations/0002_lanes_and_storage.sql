@@ -116,3 +116,10 @@ begin
     execute format('alter table headgate.kept_%s alter seq drop default', s);
   end loop;
 end $$;
+
+-- When maintenance last ran, for doctor().
+create table headgate.upkeep (
+  only_row boolean primary key default true check (only_row),
+  at timestamptz not null default clock_timestamp()
+);
+insert into headgate.upkeep default values;

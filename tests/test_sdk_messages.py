@@ -1,0 +1,264 @@
+"""The SDK from a user's side: what is sent is what is received, and what becomes of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from clients import is_empty, take
+
+import headgate
+from headgate import Outgoing
+
+
+@pytest.fixture
+def stream(hg: headgate.Headgate) -> headgate.Stream:
+    return hg.stream("orders", create=True, lanes=4)
+
+
+@pytest.fixture
+def consumer(stream: headgate.Stream) -> headgate.Consumer:
+    return stream.consumer("billing", create=True)
+
+
+def test_send_receive_ack(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=5)
+    seq = stream.send({"quantity": 4}, key="orders.cus_a.ord_1", headers={"trace": "t1"})
+    [message] = consumer.receive(10, wait=5)
+    assert (message.seq, message.key, message.data, message.attempt) == (seq, "orders.cus_a.ord_1", {"quantity": 4}, 1)
+    assert message.headers == {"trace": "t1"}
+    assert message.text == '{"quantity":4}'
+    assert message.channel is None
+    assert before < message.created_at < datetime.now(UTC) + timedelta(seconds=5)
+    assert message.ack_id == f"{message.delivery}.{seq}"
+    assert repr(message) == f"Message(seq={seq}, key='orders.cus_a.ord_1', attempt=1)"
+    assert consumer.info().in_flight == 1
+    assert message.ack()
+    assert not message.ack(), "it was acked already"
+    assert is_empty(consumer)
+    assert consumer.info().lag == 0
+
+
+def test_nack(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    stream.send("a")
+    [message] = consumer.receive(wait=5)
+    assert message.nack(delay=60, error="no luck")
+    assert not message.nack(), "it was nacked already"
+    [peeked] = consumer.peek(states=["parked"])
+    assert (peeked.last_error, peeked.reason, peeked.attempt) == ("no luck", "nacked", 1)
+    assert peeked.visible_at is not None
+    assert timedelta(seconds=30) < peeked.visible_at - datetime.now(UTC) < timedelta(seconds=61)
+    assert is_empty(consumer)
+    assert consumer.retry_now() == 1
+    [message] = consumer.receive(wait=5)
+    assert (message.data, message.attempt) == ("a", 2)
+
+
+@pytest.mark.parametrize(
+    "error", ["a\x00b", "half \ud800", ValueError("of a kind")], ids=["NUL", "surrogate", "exception"]
+)
+def test_nack_takes_any_error(stream: headgate.Stream, consumer: headgate.Consumer, error: Any) -> None:
+    """Saying why something failed must not fail."""
+    stream.send("a")
+    [message] = consumer.receive(wait=5)
+    assert message.nack(delay=60, error=error)
+    assert consumer.peek()[0].last_error in ("ab", "half ?", "of a kind")
+
+
+def test_backoff(stream: headgate.Stream) -> None:
+    consumer = stream.consumer("slow", create=True, backoff=[0, 100])
+    stream.send("a")
+    for _ in range(2):
+        [message] = consumer.receive(wait=5)
+        message.nack()
+    [peeked] = consumer.peek()
+    assert peeked.attempt == 2
+    assert peeked.visible_at is not None
+    assert peeked.visible_at > datetime.now(UTC) + timedelta(seconds=50)
+
+
+def test_extend(stream: headgate.Stream) -> None:
+    consumer = stream.consumer("quick", create=True, ack_wait=0.3)
+    stream.send("a")
+    [message] = consumer.receive(wait=5)
+    assert message.extend(60)
+    time.sleep(0.4)
+    assert is_empty(consumer), "it would have come again"
+    assert message.ack()
+    assert not message.extend(60)
+
+
+def test_the_deadline_passes(stream: headgate.Stream) -> None:
+    consumer = stream.consumer("quick", create=True, ack_wait=timedelta(milliseconds=50))
+    stream.send("a")
+    [first] = consumer.receive(wait=5)
+    [second] = consumer.receive(wait=5)
+    assert (second.seq, second.attempt) == (first.seq, 2)
+    assert not first.ack()
+    assert not first.nack()
+    assert not first.extend(1)
+    assert second.ack()
+
+
+def test_several_at_once(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    """Messages or ack_ids, of a message or a whole delivery; those that are too late are counted."""
+    stream.send_batch(list("abcdef"), key="one lane")
+    a, b, c = take(consumer, 3)
+    assert consumer.ack([a, b.ack_id]) == headgate.Settled(2, 0)
+    assert consumer.ack([a, b, c]) == headgate.Settled(1, 2)
+    d, e, f = take(consumer, 3)
+    assert d.delivery == f.delivery
+    assert consumer.extend([d, e], timedelta(minutes=1)) == headgate.Settled(2, 0)
+    assert consumer.ack([d.delivery]) == headgate.Settled(3, 0)
+    assert consumer.ack([]) == consumer.nack([]) == headgate.Settled(0, 0)
+    assert consumer.nack([e, f]) == headgate.Settled(0, 2)
+
+
+def test_receive_with_acks(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    stream.send_batch(list("abc"), key="k")
+    first = consumer.receive(1, wait=5)
+    second = consumer.receive(1, acks=first, wait=5)
+    third = consumer.receive(1, acks=[second[0].ack_id], wait=5)
+    assert [m.data for m in first + second + third] == ["a", "b", "c"]
+    assert consumer.receive(1, acks=third, wait=0.05) == []
+    assert consumer.info().lag == 0
+
+
+def test_send_batch(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    """An element is data, a (key, data) pair, or an Outgoing; `key` is for those without one."""
+    seqs = stream.send_batch(
+        [
+            {"n": 1},
+            ("own", {"n": 2}),
+            (None, {"n": 3}),
+            Outgoing({"n": 4}),
+            Outgoing({"n": 5}, key="mine", headers={"h": [1]}, id="five"),
+            "six",
+        ],
+        key="shared",
+    )
+    assert seqs == sorted(set(seqs))
+    messages = take(consumer, 6)
+    assert [m.seq for m in messages] == seqs
+    assert [(m.key, m.data) for m in messages] == [
+        ("shared", {"n": 1}),
+        ("own", {"n": 2}),
+        (None, {"n": 3}),
+        ("shared", {"n": 4}),
+        ("mine", {"n": 5}),
+        ("shared", "six"),
+    ]
+    assert [m.headers for m in messages] == [None, None, None, None, {"h": [1]}, None]
+    assert stream.send_batch([]) == []
+    assert stream.send_batch(str(n) for n in range(3)) == [seqs[-1] + n for n in (1, 2, 3)], "any iterable"
+
+
+def test_the_largest_batch(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    seqs = stream.send_batch([{"n": n} for n in range(10_000)])
+    assert len(seqs) == 10_000
+    assert [m.data["n"] for m in take(consumer, 10_000)] == list(range(10_000))
+    with pytest.raises(headgate.InvalidArgument, match=r"10001 messages[\s\S]*hint: "):
+        stream.send_batch(["x"] * 10_001)
+
+
+def test_headers(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    headers = {"text": 'quote " and \\ and ü', "number": 1.5, "list": [1, None, {"a": True}], "content-type": "text/x"}
+    stream.send({"a": 1}, headers=headers)
+    stream.send(b"\x00", headers={"mine": 1})
+    stream.send("[1]", headers={"mine": 1})
+    stream.send("plain", headers={})
+    messages = take(consumer, 4)
+    assert messages[0].headers == headers
+    assert messages[0].data == '{"a":1}', "who sets a content-type of text decides that it is text"
+    assert [m.data for m in messages[1:]] == [b"\x00", "[1]", "plain"]
+    assert messages[1].headers == {"mine": 1, "content-encoding": "base64"}
+    assert messages[2].headers == {"mine": 1, "content-type": "text/plain"}
+    assert messages[3].headers is None
+
+
+@pytest.mark.parametrize("headers", ['[1, "two"]', '"text"', "7", "null", "{}"])
+def test_headers_from_sql_can_be_anything(
+    stream: headgate.Stream, consumer: headgate.Consumer, database_url: str, headers: str
+) -> None:
+    with psycopg.connect(database_url) as db:
+        db.execute("select headgate.send('orders', '{\"a\": 1}', headers => %s::jsonb)", [headers])
+    [message] = consumer.receive(wait=5)
+    assert message.data == {"a": 1}
+
+
+def test_delay(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    stream.send("later", delay=timedelta(hours=1))
+    stream.send("soon", delay=0.2)
+    stream.send_batch([Outgoing("now", delay=0)])
+    assert [m.data for m in take(consumer, 1)] == ["now"]
+    assert [m.data for m in consumer.receive(wait=5)] == ["soon"]
+    assert is_empty(consumer)
+    [stored, *_] = stream.messages()
+    assert stored.deliver_at is not None
+    assert stored.deliver_at > datetime.now(UTC) + timedelta(minutes=30)
+
+
+def test_ids(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    first = stream.send("a", id="1")
+    assert stream.send("b", id="1") == first
+    seqs = stream.send_batch([Outgoing("c", id="2"), Outgoing("d", id="1"), Outgoing("e", id="2"), "f"])
+    assert seqs[1] == first
+    assert seqs[0] == seqs[2]
+    assert [m.data for m in take(consumer, 3)] == ["a", "c", "f"]
+
+
+def test_wait_wakes_up_when_somebody_sends(
+    database_url: str, stream: headgate.Stream, consumer: headgate.Consumer
+) -> None:
+    waited: list[float] = []
+    found: list[headgate.Message] = []
+
+    def wait() -> None:
+        began = time.monotonic()
+        found.extend(consumer.receive(10, wait=30))
+        waited.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.3)
+    with headgate.connect(database_url) as other:
+        other.stream("orders").send("x")
+        sent = time.monotonic()
+        thread.join(20)
+        assert time.monotonic() - sent < 5
+    assert [m.data for m in found] == ["x"]
+    assert waited[0] >= 0.3
+
+
+def test_wait_is_over_in_time(consumer: headgate.Consumer) -> None:
+    for wait in (0, 0.3):
+        began = time.monotonic()
+        assert consumer.receive(10, wait=wait) == []
+        assert wait <= time.monotonic() - began < wait + 3
+
+
+def test_filter_and_order(stream: headgate.Stream) -> None:
+    orders = stream.consumer("some", create=True, filter=["orders.*.new", "refunds.>"], order="key")
+    stream.send_batch([("orders.a.new", 1), ("orders.a.old", 2), ("refunds.x.y", 3), ("orders.a.new", 4), (None, 5)])
+    messages = orders.receive(1, wait=5)
+    assert [m.data for m in messages] == [1]
+    assert [m.data for m in take(orders, 1)] == [3], "4 waits for 1"
+    messages[0].ack()
+    assert [m.data for m in take(orders, 1)] == [4]
+
+
+def test_start(stream: headgate.Stream) -> None:
+    seqs = stream.send_batch(["a", "b", "c"])
+    stream.tick()
+    between = datetime.now(UTC)
+    time.sleep(0.01)
+    stream.send("d")
+    expected = {"beginning": "abcd", "end": "", seqs[1]: "bcd", between: "d"}
+    for number, (start, datas) in enumerate(expected.items()):
+        consumer = stream.consumer(f"c{number}", create=True, start=start)  # type: ignore[arg-type]
+        assert "".join(m.data for m in take(consumer, len(datas))) == datas
+        assert is_empty(consumer)
