@@ -31,6 +31,7 @@ from .errors import (
     InvalidText,
     MessageTooLarge,
     NotAllowed,
+    NotJoined,
     SchemaMissing,
     SchemaOutdated,
     SchemaTooNew,
@@ -41,7 +42,17 @@ from .errors import (
 )
 from .schema import install_sql
 from .sync import Consumer, Headgate, Insights, Message, Stream
-from .types import ConsumerInfo, DeadLetter, MessageState, Outgoing, PeekedMessage, Settled, StoredMessage, StreamInfo
+from .types import (
+    ConsumerInfo,
+    DeadLetter,
+    MessageState,
+    Outgoing,
+    PeekedMessage,
+    Settled,
+    StoredMessage,
+    StreamInfo,
+    WorkerInfo,
+)
 from .worker import AsyncWorker, Worker
 from .worker_options import Retry, WorkerOptions, WorkerStats
 
@@ -109,6 +120,7 @@ __all__ = [
     "MessageState",
     "MessageTooLarge",
     "NotAllowed",
+    "NotJoined",
     "Outgoing",
     "PeekedMessage",
     "Retry",
@@ -124,6 +136,7 @@ __all__ = [
     "StreamInfo",
     "StreamNotFound",
     "Worker",
+    "WorkerInfo",
     "WorkerOptions",
     "WorkerStats",
     "connect",

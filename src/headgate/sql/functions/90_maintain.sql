@@ -30,6 +30,10 @@ begin
   for c in select * from headgate.consumer order by id loop
     n := headgate.sweep(c, clock_timestamp());
     if n > 0 then return query select 'sweep', c.name, n; end if;
+    if c.leased and not open then
+      n := headgate.expire_workers(c, clock_timestamp());
+      if n > 0 then return query select 'expire workers', c.name, n; end if;
+    end if;
   end loop;
   if not open then
     return query select 'rewrite', r.name, r.pages from headgate.rewrite_small() r;
