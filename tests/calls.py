@@ -146,6 +146,9 @@ def pass_time(db: Db, by: str) -> None:
         )
         db.execute("update headgate.tick set at = at - %s::interval, looked_at = looked_at - %s::interval", [by, by])
         db.execute("update headgate.message_id set at = at - %s::interval", [by])
+        db.execute(
+            "update headgate.worker set until = until - %s::interval, seen_at = seen_at - %s::interval", [by, by]
+        )
         for stream in column(db, "select id from headgate.stream"):
             db.execute(
                 f"update headgate.message_{stream} set deliver_at = deliver_at - %s::interval "

@@ -6,7 +6,7 @@ import collections
 
 import psycopg
 import pytest
-from calls import Db, Received, call, column, receive, send, value
+from calls import Db, Received, call, column, receive, value
 from conftest import wait_until
 
 from headgate import errors
@@ -130,7 +130,10 @@ class TestLimits:
         assert [m.data for m in receive(jobs, S, "capped", 100)] == ["held-0"]
         call(jobs, "alter_consumer", S, "capped", max_concurrency=4)
         assert collections.Counter(m.channel for m in receive(jobs, S, "capped", 100)) == {"usual": 2}
-        assert value(jobs, "select max_concurrency from headgate.channels where consumer = 'capped' and channel = 'vip'") == 5
+        assert (
+            value(jobs, "select max_concurrency from headgate.channels where consumer = 'capped' and channel = 'vip'")
+            == 5
+        )
 
     def test_releases_are_spaced(self, jobs: Db) -> None:
         call(jobs, "create_consumer", S, "slow", release_interval="60 milliseconds")

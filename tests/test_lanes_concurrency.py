@@ -39,7 +39,7 @@ def running(n: int, body: Callable[[int, threading.Event], None]) -> Iterator[li
     def guarded(i: int) -> None:
         try:
             body(i, stop)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(i,)) for i in range(n)]
@@ -153,9 +153,7 @@ def test_any_mix_of_sends_and_receives_in_a_transaction_never_deadlocks(database
                     assert ids
                     new |= {(stream, seq) for seq in ids[0]}
                 case _:
-                    rows = db.execute(
-                        "select ack_id, seq from headgate.receive(%s, %s, 3)", (stream, C)
-                    ).fetchall()
+                    rows = db.execute("select ack_id, seq from headgate.receive(%s, %s, 3)", (stream, C)).fetchall()
                     for ack_id, seq in rows:
                         if dice.random() < 0.2:
                             db.execute("select headgate.nack(%s, %s, %s, '0 seconds')", (stream, C, [ack_id]))
@@ -191,9 +189,11 @@ def _later(db: Db, stream: str) -> list[Received]:
     """What was parked or full a moment ago."""
     found: list[Received] = []
     wait_until(
-        lambda: found.extend(receive(db, stream, C, 100))
-        or found
-        or value(db, "select lag from headgate.consumers where stream = %s and name = %s", stream, C) == 0
+        lambda: (
+            found.extend(receive(db, stream, C, 100))
+            or found
+            or value(db, "select lag from headgate.consumers where stream = %s and name = %s", stream, C) == 0
+        )
     )
     return found
 

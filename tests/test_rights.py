@@ -20,6 +20,9 @@ CALLS = {
     "select * from headgate.nack('orders', 'c', array['0.1.1'])": CONSUMER,
     "select * from headgate.extend('orders', 'c', array['0.1.1'], '1 minute')": CONSUMER,
     "select headgate.tick('orders')": CONSUMER,
+    "select headgate.join_workers('orders', 'leased', 'w')": CONSUMER,
+    "select headgate.heartbeat('orders', 'leased', 'w')": CONSUMER,
+    "select headgate.leave_workers('orders', 'leased', 'w')": CONSUMER,
     "select * from headgate.peek('orders', 'c')": MONITOR,
     "select * from headgate.messages('orders')": MONITOR,
     "select * from headgate.message_states('orders', 1)": MONITOR,
@@ -30,6 +33,7 @@ CALLS = {
     "select * from headgate.deliveries": MONITOR,
     "select * from headgate.parked_messages": MONITOR,
     "select * from headgate.segments": MONITOR,
+    "select * from headgate.workers": MONITOR,
     "select * from headgate.log_orders": MONITOR,
     "select headgate.create_stream('new')": OWNER,
     "select headgate.alter_stream('orders', max_message_bytes => 1000)": OWNER,
@@ -52,6 +56,7 @@ CALLS = {
 def stream(db: Db) -> None:
     call(db, "create_stream", S, lanes=1)
     call(db, "create_consumer", S, "c", max_deliver=2)
+    call(db, "create_consumer", S, "leased", leased=True)
     send(db, S, "a")
 
 

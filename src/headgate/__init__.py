@@ -31,6 +31,7 @@ from .errors import (
     InvalidText,
     MessageTooLarge,
     NotAllowed,
+    NotJoined,
     SchemaMissing,
     SchemaOutdated,
     SchemaTooNew,
@@ -52,6 +53,7 @@ from .types import (
     Settled,
     StoredMessage,
     StreamInfo,
+    WorkerInfo,
 )
 from .worker import AsyncWorker, Worker
 from .worker_options import Retry, WorkerOptions, WorkerStats
@@ -123,6 +125,7 @@ __all__ = [
     "MessageState",
     "MessageTooLarge",
     "NotAllowed",
+    "NotJoined",
     "Outgoing",
     "PeekedMessage",
     "Retry",
@@ -138,6 +141,7 @@ __all__ = [
     "StreamInfo",
     "StreamNotFound",
     "Worker",
+    "WorkerInfo",
     "WorkerOptions",
     "WorkerStats",
     "connect",

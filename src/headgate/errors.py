@@ -88,6 +88,12 @@ class InvalidPosition(Error):
     sqlstate = "HG011"
 
 
+class NotJoined(Error):
+    """A worker of a leased consumer has not joined, or was not seen for so long that its lanes were given to others."""
+
+    sqlstate = "HG012"
+
+
 class InvalidText(Error):
     """Text that PostgreSQL cannot store: it contains a NUL character or half of a surrogate pair."""
 
@@ -138,7 +144,7 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     cls.sqlstate: cls
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
-        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotAllowed,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip

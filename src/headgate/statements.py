@@ -46,7 +46,13 @@ ALTER_CONSUMER = (
     "max_ack_pending => %s, backoff => %s::text::jsonb, max_concurrency => %s, release_interval => %s::text::interval, "
     "lease_time => %s::text::interval, clear => %s::text[])"
 )
-CONSUMER_SETTINGS = 'select stream_id, "order", ack_wait, backoff from headgate.consumer_settings(%s, %s)'
+CONSUMER_SETTINGS = (
+    'select stream_id, "order", ack_wait, backoff, leased, lease_time, slot_modulus '
+    "from headgate.consumer_settings(%s, %s)"
+)
+JOIN = "select headgate.join_workers(%s, %s, %s)"
+HEARTBEAT = "select headgate.heartbeat(%s, %s, %s)"
+LEAVE = "select headgate.leave_workers(%s, %s, %s)"
 DROP_CONSUMER = "select headgate.drop_consumer(%s, %s)"
 PAUSE = "select headgate.pause(%s, %s)"
 RESUME = "select headgate.resume(%s, %s)"
@@ -71,4 +77,8 @@ VERSIONS = (
     "from headgate.installed_version() v"
 )
 DOCTOR = "select severity, subject, finding, advice from headgate.doctor(%s::text::interval)"
+WORKERS = (
+    "select * from headgate.workers where (%s::text is null or stream = %s) and (%s::text is null or consumer = %s) "
+    "order by stream, consumer, joined_at, name"
+)
 MAINTAIN = "select task, subject, done from headgate.maintain()"

@@ -70,6 +70,20 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker of a leased consumer. It counts as alive until `until`, unless it is seen again."""
+
+    stream: str
+    consumer: str
+    name: str
+    lanes: list[int]
+    joined_at: datetime
+    seen_at: datetime
+    until: datetime
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredMessage:
     """A message as it lies in the stream."""
 

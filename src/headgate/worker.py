@@ -4,7 +4,8 @@ One engine for both flavours. It runs on asyncio with connections of its own, so
 holds up an ack or an extension; a sync worker gives it an event loop in the calling thread, and its handlers threads.
 
 Three things go on at once: the *pump* receives messages and settles finished ones, in the same call where it can; the
-*keeper* extends unfinished deliveries, long before their deadline; the *runners* call the handler.
+*keeper* extends unfinished deliveries, long before their deadline; the *runners* call the handler. Where lanes are
+leased, `Leases` adds heartbeats and says which messages may be handled.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import inspect
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Unpack
 
 from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
-from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed
+from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed, NotJoined
 from .maintenance import PASSING, tend
 from .sync import Consumer, Message
 from .worker_hand import FLUSH_AFTER, FOREVER, Delivery, Hand, Work
+from .worker_leases import Leases, is_leased
 from .worker_options import WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
 from .worker_runners import Runners, TaskRunners, ThreadRunners
 
@@ -68,6 +70,7 @@ class _Engine:
         self._grace = s.grace
         self._stop, self._wake = asyncio.Event(), asyncio.Event()
         self._nap_until = -1.0  # when the pump wakes by itself; -1 while it is awake
+        self._leases: Leases | None = None  # where lanes are leased
         self._hungry = False  # the last receive was full: there is more
         self._recovering = asyncio.Lock()
         self._retry_after = SHORTEST_RETRY
@@ -126,6 +129,9 @@ class _Engine:
             log.info("worker started", extra=self._extra)
             pump, keeper = asyncio.create_task(self._pump()), asyncio.create_task(self._keep())
             tasks = [pump, keeper, asyncio.create_task(self._tend()), *self._runners.tasks]
+            if self._leases is not None:
+                self._turning = asyncio.create_task(self._leases.turn())
+                tasks += [asyncio.create_task(self._leases.beat(self._reach)), self._turning]
             try:
                 # the pump ends when the worker is told to stop, the others by a fault (or cancelled, when time is up)
                 pending = set(tasks)
@@ -149,6 +155,9 @@ class _Engine:
             if tasks:
                 await asyncio.wait(tasks, timeout=1)
             if self._link is not None:
+                if self._leases is not None:
+                    with suppress(Exception):  # then the others wait for the lease_time
+                        await self._leases.leave(self._link)
                 await self._link.hg.close()
                 self._link = None
             self._loop, self._stopping = None, False
@@ -157,18 +166,32 @@ class _Engine:
     async def _open(self) -> None:
         """Connects, and reads the consumer's settings as they are now."""
         hg = self.consumer.hg
-        own = AsyncHeadgate(hg.url, max_connections=2, timeout=hg._timeout, pooler=hg._pooler)
+        connections = 3 if self.consumer.leased else 2  # a heartbeat must not wait for maintenance
+        own = AsyncHeadgate(hg.url, max_connections=connections, timeout=hg._timeout, pooler=hg._pooler)
         await own.open(migrate=False)
         try:
             link = await AsyncStream(own, self.consumer.stream).consumer(self.consumer.name)
+            link.worker_name = self.consumer.worker_name
+            if is_leased(link, self.settings):
+                if self._leases is None:
+                    self._leases = Leases(link, self.settings, self._hand, self._runners, self._wake.set, self._extra)
+                link.worker_name = self._leases.name
         except BaseException:
             await own.close()
             raise
-        link.worker_name = self.consumer.worker_name
         self._link = link
         self._ack_wait = link.ack_wait.total_seconds()
         self._hand.ordered = link.order == "key"
         self._hand.has_backoff = link.backoff is not None
+
+    async def _reach(self, call: Callable[[AsyncConsumer], Awaitable[Any]]) -> Any:
+        """The answer to a call; None when the database is away, after a pause."""
+        link = self._link
+        try:
+            return await call(_up(link))
+        except PASSING as error:
+            await self._recover(link, error)
+            return None
 
     async def _recover(self, broken: AsyncConsumer | None, error: BaseException) -> None:
         """After a failure that passes: waits, and tries once to connect again."""
@@ -205,6 +228,8 @@ class _Engine:
         pause, receive_at = SHORTEST_POLL, self._clock()
         while not self._stop.is_set():
             now, wanted, link = self._clock(), hand.room(), self._link
+            if self._leases is not None and not self._leases.is_sure():
+                wanted = 0
             is_due = hand.send_at <= now
             try:
                 if wanted and (is_due or receive_at <= now):
@@ -219,7 +244,12 @@ class _Engine:
                     await self._nap(min(hand.send_at, receive_at if wanted else FOREVER))
             except PASSING as error:
                 await self._recover(link, error)
+            except NotJoined:
+                assert self._leases is not None
+                self._leases.give_up()
         await self._drain()
+        if self._leases is not None:
+            await self._leases.close(self._turning)
 
     async def _receive(self, link: AsyncConsumer, wanted: int) -> int:
         await self._send_unfinished(link)
@@ -232,7 +262,8 @@ class _Engine:
             raise
         self._acked += messages
         self._received += len(batch)
-        self._runners.put(self._hand.take(map(self._bind, batch), deadline))
+        ready = self._hand.take(map(self._bind, batch), deadline)
+        self._runners.put(ready if self._leases is None else self._leases.admit(ready))
         return len(batch)
 
     def _bind(self, message: AsyncMessage) -> Any:
@@ -289,6 +320,8 @@ class _Engine:
         hand = self._hand
         if (following := hand.finish(work, error, seconds)) is not None:
             self._runners.put([following])
+        if self._leases is not None:
+            self._leases.finished()
         if self._nap_until >= 0 and (hand.send_at < self._nap_until or (self._hungry and hand.room())):
             self._nap_until = -1.0
             self._wake.set()
@@ -296,6 +329,9 @@ class _Engine:
     async def _drain(self) -> None:
         """Hands back what was not begun, waits for what runs, and sends the last acks."""
         hand, stopped = self._hand, self._clock()
+        if self._leases is not None:
+            with suppress(*PASSING, TimeoutError):  # if it cannot be said now, perhaps at the end
+                await self._leases.leave(self._link)
         hand.give_back(self._runners.take_back())
         while hand.claimed or hand.send_at < FOREVER:
             now, end, link = self._clock(), stopped + self._grace, self._link

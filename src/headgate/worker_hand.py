@@ -23,6 +23,10 @@ AHEAD = 0.5  # seconds' worth of messages to claim ahead: what one worker holds,
 Nack = tuple[float | None, bool, str]  # delay (None: the consumer's backoff), whether to spread it, error
 
 
+class NotBegun(Exception):
+    """Instead of a handler's result: it was not called, because the message may no longer be this worker's."""
+
+
 class Delivery:
     """A delivery with messages that are not finished."""
 
@@ -127,6 +131,10 @@ class Hand:
         elif d.lost:
             self.lost += 1
             log.warning("message lost: its deadline had passed", extra=self._about(m, seconds, error))
+        elif isinstance(error, NotBegun):
+            failed = True  # so that what waits behind it, and is released with it, is not run
+            self.releases.append(m.ack_id)
+            self.send_by(0)
         elif error is None:
             if not d.done:
                 d.done_since = self._clock()
@@ -142,11 +150,18 @@ class Hand:
         self._leave(d)
         return following
 
-    def give_back(self, works: Sequence[Work]) -> None:
-        """These were not begun, nor was what waits behind a key: another worker may have them at once."""
-        behind = [work for waiting in self._keys.values() if waiting for work in waiting]
-        self._keys.clear()
-        self._blocked = 0
+    def give_back(self, works: Sequence[Work], is_given: Callable[[Work], bool] = lambda work: True) -> None:
+        """These were not begun, nor was what waits behind a key and `is_given`: another worker may have them now."""
+        behind: list[Work] = []
+        for work in works:  # what waits behind one that is given back goes with it
+            behind += self._keys.pop(work.message.key, None) or ()
+        for waiting in self._keys.values():
+            for n, work in enumerate(waiting or ()):
+                if is_given(work):
+                    while len(waiting or ()) > n:
+                        behind.append(waiting.pop())  # type: ignore[union-attr]
+                    break
+        self._blocked -= len(behind)
         for work in (*works, *behind):
             work.over = True
             if not work.delivery.lost:
@@ -154,6 +169,10 @@ class Hand:
             self._leave(work.delivery)
         if self.releases:
             self.send_by(0)
+
+    def lanes(self) -> set[int]:
+        """The lanes of the messages in hand."""
+        return {int(id.partition(".")[0]) for id in self.deliveries}
 
     def lose(self, d: Delivery, running: Iterable[Work]) -> None:
         """The delivery is not ours any more."""

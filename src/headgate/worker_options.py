@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from .errors import InvalidArgument
 
 Delay = float | timedelta
+LanesChanged = Callable[[frozenset[int]], Any]  # a plain function, which runs in a thread, or a coroutine function
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -24,6 +25,9 @@ class WorkerOptions(TypedDict, total=False):
     grace: float  # seconds that running handlers have to finish when the worker stops
     middleware: Sequence[Callable[..., Any]]  # f(message, call_next) around the handler, the first one outermost
     signals: bool  # stop on SIGTERM and SIGINT (only where run() is called in the main thread)
+    leased: bool | None  # handle only messages of lanes that are leased to this worker; None: as the consumer says
+    on_lanes_gained: LanesChanged | None  # called with lanes before the first message of theirs is handled
+    on_lanes_lost: LanesChanged | None  # called with lanes after the last message of theirs was handled
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,9 @@ class WorkerSettings:
     grace: float = 30
     middleware: Sequence[Callable[..., Any]] = ()
     signals: bool = True
+    leased: bool | None = None
+    on_lanes_gained: LanesChanged | None = None
+    on_lanes_lost: LanesChanged | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -50,6 +57,8 @@ class WorkerSettings:
             raise InvalidArgument(f"a timeout of {self.timeout} s is not possible", hint="choose more than 0, or None")
         if self.grace < 0:
             raise InvalidArgument(f"a grace of {self.grace} s is not possible", hint="choose 0 or more")
+        if self.leased is False and (self.on_lanes_gained or self.on_lanes_lost):
+            raise InvalidArgument("only a leased worker's lanes come and go", hint="leave out leased=False")
 
     @property
     def most_claimed(self) -> int:

@@ -15,19 +15,21 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
-from .worker_hand import Work
+from .worker_hand import NotBegun, Work
 from .worker_options import Retry
 
 # A handler that never waits for anything would keep the loop from everything else: this often that is let in.
 YIELD_AFTER = 0.002
 
 Finished = Callable[[Work, BaseException | None, float], None]
+MayBegin = Callable[[], bool]
 
 
 class Runners(Protocol):
     """What the worker needs of them."""
 
     tasks: list[asyncio.Task[None]]  # these end only by a fault, or when they are cancelled
+    may_begin: MayBegin | None  # asked before each handler is called
 
     def start(self) -> None: ...
     def put(self, works: Iterable[Work]) -> None: ...
@@ -37,6 +39,9 @@ class Runners(Protocol):
     def running(self) -> list[Work]: ...
     def abandon(self) -> None:
         """Ends what runs, as far as that is possible, and reports it as failed."""
+
+    def drop(self) -> None:
+        """The same, and goes on with what is put in later."""
 
     def close(self) -> None: ...
 
@@ -61,7 +66,9 @@ class TaskRunners:
         self._waiting: deque[Work] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: list[Work | None] = [None] * count
+        self._dropped: set[int] = set()  # slots whose handler was cancelled, but not they themselves
         self.tasks: list[asyncio.Task[None]] = []
+        self.may_begin: MayBegin | None = None
 
     def start(self) -> None:
         self.tasks = [asyncio.create_task(self._run(slot)) for slot in range(len(self._slots))]
@@ -84,6 +91,12 @@ class TaskRunners:
         for task in self.tasks:
             task.cancel()
 
+    def drop(self) -> None:
+        for slot, work in enumerate(self._slots):
+            if work is not None and slot not in self._dropped:
+                self._dropped.add(slot)
+                self.tasks[slot].cancel()
+
     def close(self) -> None:
         self.abandon()
 
@@ -103,6 +116,9 @@ class TaskRunners:
             if work.delivery.lost:
                 self._finished(work, None, 0)
                 continue
+            if self.may_begin is not None and not self.may_begin():
+                self._finished(work, NotBegun(), 0)
+                continue
             slots[slot] = work
             error: BaseException | None = None
             started = monotonic()
@@ -117,11 +133,18 @@ class TaskRunners:
                 if task.cancelling():
                     slots[slot] = None
                     self._finished(work, _stopped(), monotonic() - started)
-                    raise
+                    if slot not in self._dropped or task.uncancel():
+                        raise
+                    self._dropped.discard(slot)
+                    continue
                 error = raised  # the handler's own: something it waited for was cancelled
             slots[slot] = None
             now = monotonic()
             self._finished(work, error, now - started)
+            if slot in self._dropped:  # the handler finished all the same
+                self._dropped.discard(slot)
+                if task.uncancel():
+                    raise asyncio.CancelledError
             if now - let_in > YIELD_AFTER:
                 await asyncio.sleep(0)
                 let_in = monotonic()
@@ -152,6 +175,7 @@ class ThreadRunners:
         self._reporting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.tasks: list[asyncio.Task[None]] = []
+        self.may_begin: MayBegin | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -178,6 +202,9 @@ class ThreadRunners:
         for work in self.running():
             self._finished(work, _stopped(), monotonic() - work.started)
 
+    def drop(self) -> None:
+        self.abandon()
+
     def close(self) -> None:
         for task in self.tasks:
             task.cancel()
@@ -190,7 +217,9 @@ class ThreadRunners:
             error: BaseException | None = None
             work.started = monotonic()
             slots[slot] = work
-            if not work.delivery.lost:
+            if self.may_begin is not None and not self.may_begin():
+                error = NotBegun()
+            elif not work.delivery.lost:
                 try:
                     call(work.message)
                 except BaseException as raised:  # SystemExit too: it would end this thread and nothing else

@@ -44,6 +44,9 @@ class AsyncConsumer:
         order: Order = "none",
         ack_wait: timedelta = timedelta(seconds=30),
         backoff: Any = None,
+        leased: bool = False,
+        lease_time: timedelta = timedelta(seconds=10),
+        slot_modulus: int | None = None,
         worker: str | None = None,
     ) -> None:
         self.hg = hg
@@ -53,6 +56,9 @@ class AsyncConsumer:
         self.order: Order = order
         self.ack_wait = ack_wait
         self.backoff = backoff
+        self.leased = leased
+        self.lease_time = lease_time
+        self._slot_modulus = slot_modulus
         self.worker_name = worker or f"{socket.gethostname()}-{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -121,6 +127,30 @@ class AsyncConsumer:
             return Settled(0, 0)
         rows = await self.hg.run(query, (self.stream, self.name, ids, *more), conn)
         return Settled(*rows[0])
+
+    async def join(self, *, worker: str | None = None) -> list[int]:
+        """Joins the workers of a leased consumer; returns the lanes that are leased to this one now.
+
+        For a loop of your own: `worker()` does it by itself. From then on call `heartbeat` three times in the
+        `lease_time`. No two workers may have the same name.
+        """
+        return await self._lanes(statements.JOIN, worker)
+
+    async def heartbeat(self, *, worker: str | None = None) -> list[int]:
+        """This worker is alive; returns the lanes that are leased to it now. One that was given up joins again."""
+        return await self._lanes(statements.HEARTBEAT, worker)
+
+    async def leave(self, *, worker: str | None = None) -> int:
+        """Gives this worker's lanes to the others at once; returns how many. What it has in hand stays its own."""
+        params = (self.stream, self.name, worker or self.worker_name)
+        return int((await self.hg.run(statements.LEAVE, params))[0][0])
+
+    async def _lanes(self, query: str, worker: str | None) -> list[int]:
+        return list((await self.hg.run(query, (self.stream, self.name, worker or self.worker_name)))[0][0])
+
+    def slot(self, lane: int) -> int:
+        """What is leased of a lane: itself or, of lanes by key or channel, which share leases, its remainder."""
+        return lane if self._slot_modulus is None else lane % self._slot_modulus
 
     @asynccontextmanager
     async def transaction(

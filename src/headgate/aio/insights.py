@@ -10,7 +10,17 @@ from .. import schema, statements
 from ..connections import Array, Row
 from ..encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
-from ..types import ConsumerInfo, DeadLetter, Finding, MessageState, PeekedMessage, State, StoredMessage, StreamInfo
+from ..types import (
+    ConsumerInfo,
+    DeadLetter,
+    Finding,
+    MessageState,
+    PeekedMessage,
+    State,
+    StoredMessage,
+    StreamInfo,
+    WorkerInfo,
+)
 
 if TYPE_CHECKING:
     from .client import AsyncHeadgate
@@ -46,6 +56,11 @@ class AsyncInsights:
         raise ConsumerNotFound(
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
+
+    async def workers(self, stream: str | None = None, consumer: str | None = None) -> list[WorkerInfo]:
+        """The workers of leased consumers and their lanes: all, or those of a stream, or of one consumer."""
+        rows = await self._hg.run(statements.WORKERS, (stream, stream, consumer, consumer))
+        return [WorkerInfo(*row) for row in rows]
 
     async def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""

@@ -38,6 +38,11 @@ class AsyncMessage:
         return decode(self.text, self.headers)
 
     @property
+    def lane(self) -> int:
+        """The lane that the message lies in."""
+        return int(self.ack_id.partition(".")[0])
+
+    @property
     def delivery(self) -> str:
         """The ack_id of the whole delivery that the message came with."""
         return self.ack_id.rpartition(".")[0]

@@ -136,8 +136,19 @@ class AsyncStream:
             )
             await self.hg.run(statements.CREATE_CONSUMER, params)
         rows = await self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
-        stream_id, kept, wait, delays = rows[0]
-        return AsyncConsumer(self.hg, self.name, name, stream_id=stream_id, order=kept, ack_wait=wait, backoff=delays)
+        stream_id, kept, wait, delays, is_leased, lease, modulus = rows[0]
+        return AsyncConsumer(
+            self.hg,
+            self.name,
+            name,
+            stream_id=stream_id,
+            order=kept,
+            ack_wait=wait,
+            backoff=delays,
+            leased=is_leased,
+            lease_time=lease,
+            slot_modulus=modulus,
+        )
 
     async def consumers(self) -> list[str]:
         """The names of the stream's consumers."""

@@ -45,6 +45,9 @@ class Consumer:
         order: Order = "none",
         ack_wait: timedelta = timedelta(seconds=30),
         backoff: Any = None,
+        leased: bool = False,
+        lease_time: timedelta = timedelta(seconds=10),
+        slot_modulus: int | None = None,
         worker: str | None = None,
     ) -> None:
         self.hg = hg
@@ -54,6 +57,9 @@ class Consumer:
         self.order: Order = order
         self.ack_wait = ack_wait
         self.backoff = backoff
+        self.leased = leased
+        self.lease_time = lease_time
+        self._slot_modulus = slot_modulus
         self.worker_name = worker or f"{socket.gethostname()}-{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -120,6 +126,30 @@ class Consumer:
             return Settled(0, 0)
         rows = self.hg.run(query, (self.stream, self.name, ids, *more), conn)
         return Settled(*rows[0])
+
+    def join(self, *, worker: str | None = None) -> list[int]:
+        """Joins the workers of a leased consumer; returns the lanes that are leased to this one now.
+
+        For a loop of your own: `worker()` does it by itself. From then on call `heartbeat` three times in the
+        `lease_time`. No two workers may have the same name.
+        """
+        return self._lanes(statements.JOIN, worker)
+
+    def heartbeat(self, *, worker: str | None = None) -> list[int]:
+        """This worker is alive; returns the lanes that are leased to it now. One that was given up joins again."""
+        return self._lanes(statements.HEARTBEAT, worker)
+
+    def leave(self, *, worker: str | None = None) -> int:
+        """Gives this worker's lanes to the others at once; returns how many. What it has in hand stays its own."""
+        params = (self.stream, self.name, worker or self.worker_name)
+        return int(self.hg.run(statements.LEAVE, params)[0][0])
+
+    def _lanes(self, query: str, worker: str | None) -> list[int]:
+        return list(self.hg.run(query, (self.stream, self.name, worker or self.worker_name))[0][0])
+
+    def slot(self, lane: int) -> int:
+        """What is leased of a lane: itself or, of lanes by key or channel, which share leases, its remainder."""
+        return lane if self._slot_modulus is None else lane % self._slot_modulus
 
     @contextmanager
     def transaction(

@@ -137,8 +137,19 @@ class Stream:
             )
             self.hg.run(statements.CREATE_CONSUMER, params)
         rows = self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
-        stream_id, kept, wait, delays = rows[0]
-        return Consumer(self.hg, self.name, name, stream_id=stream_id, order=kept, ack_wait=wait, backoff=delays)
+        stream_id, kept, wait, delays, is_leased, lease, modulus = rows[0]
+        return Consumer(
+            self.hg,
+            self.name,
+            name,
+            stream_id=stream_id,
+            order=kept,
+            ack_wait=wait,
+            backoff=delays,
+            leased=is_leased,
+            lease_time=lease,
+            slot_modulus=modulus,
+        )
 
     def consumers(self) -> list[str]:
         """The names of the stream's consumers."""

@@ -85,6 +85,7 @@ begin
   end if;
   if max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
   perform headgate.place(c, start, newest);
+  if c.leased then perform headgate.ensure_slots(c); end if;
   return c.id;
 end $$;
 
@@ -215,9 +216,17 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select s.id, s.lanes, s.max_message_bytes from headgate.find_stream(stream) s
 $$;
 
+-- slot_modulus(consumer) -> what is leased of a lane (67_leases.sql) is the lane modulo this; null: the lane itself.
+create or replace function headgate.slot_modulus(c headgate.consumer) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select s.lanes::bigint from headgate.stream s where s.id = c.stream and s.lane_by <> 'hash'
+$$;
+
 -- consumer_settings(stream, consumer) -> what a worker needs to know of its consumer; HG001 / HG003 when there is none.
 create or replace function headgate.consumer_settings(
-  stream text, consumer text, out stream_id int, out "order" text, out ack_wait interval, out backoff jsonb)
+  stream text, consumer text, out stream_id int, out "order" text, out ack_wait interval, out backoff jsonb,
+  out leased boolean, out lease_time interval, out slot_modulus bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select c.stream, case when c.ordered then 'key' else 'none' end, c.ack_wait, c.backoff from headgate.find_consumer(stream, consumer) c
+  select c.stream, case when c.ordered then 'key' else 'none' end, c.ack_wait, c.backoff, c.leased, c.lease_time, headgate.slot_modulus(c)
+    from headgate.find_consumer(stream, consumer) c
 $$;

@@ -94,11 +94,12 @@ declare
     want := least(n, headgate.room_in_flight(c, t0, open));
     if want <= 0 then return; end if;
   end if;
+  if c.leased then tried := headgate.unleased_lanes(c, p_worker, t0); end if;
   loop
     at_lane := null;
     l := null;
     -- the lane that waited longest, of those with work left; the others are looked at now and then, lest they starve
-    if busy and plain then
+    if busy and plain and not c.leased then
       select k.lane, k.pos, k.to_hi, k.from_snap, k.to_snap, k.sweep_at, k.delivered,
              k.pos >= k.to_hi or k.late is not null or coalesce(k.sweep_at <= t0, false)
                or coalesce((select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at limit 1) <= t0, false)
@@ -135,6 +136,11 @@ declare
         continue;
       end if;
       if l.sweep_at <= t0 then l.sweep_at := headgate.take_apart(c, l.lane, t0); end if;
+      if c.leased and not headgate.may_claim(c, l.lane, p_worker) then  -- it has changed hands, or another worker is not done with it
+        update headgate.cursor k set turn = t0, sweep_at = l.sweep_at where k.consumer = c.id and k.lane = l.lane;
+        tried := tried || l.lane;
+        continue;
+      end if;
       if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
       if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t0 then
         return query

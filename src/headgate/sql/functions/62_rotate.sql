@@ -240,6 +240,10 @@ declare
       select k, k.ctid as place from headgate.cursor k
        where k.consumer = c.id and k.next_at <= t1 and (mine is null or k.lane % {lanes} = any(mine))
        order by k.next_at, k.lane limit want for update skip locked) x;
+    if c.leased and ready is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
+      select array_agg(ready[i] order by i), array_agg(places[i] order by i) into ready, places
+        from generate_subscripts(ready, 1) i where headgate.may_claim(c, (ready[i]).lane, p_worker);
+    end if;
     if ready is null then
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
       exit when want < n or tries >= 8 or not exists (

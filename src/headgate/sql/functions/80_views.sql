@@ -1,5 +1,5 @@
 -- Views for people who look with SQL; the SDK's insights read the same ones.
-drop view if exists headgate.streams, headgate.consumers, headgate.channels, headgate.deliveries, headgate.parked_messages, headgate.segments;
+drop view if exists headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments;
 
 create view headgate.streams as
 -- A stream: how many messages and bytes are in it, since when, and how fast it grows.
@@ -50,3 +50,12 @@ create view headgate.segments as
 -- A segment of a stream's log: its range of seqs and its size.
 select s.name as stream, g.id, g.first_seq, g.end_seq, pg_total_relation_size(('headgate.message_' || s.id || '_' || g.id)::regclass) as bytes, g.created_at
   from headgate.segment g join headgate.stream s on s.id = g.stream;
+
+create view headgate.workers as
+-- A worker of a leased consumer: its lanes (of lanes by key or channel, their remainders), until when it counts as alive
+-- unless it is seen again, and how many messages it has in flight.
+select s.name as stream, c.name as consumer, w.name,
+       array(select l.slot from headgate.lease l where l.consumer = c.id and l.worker = w.name and l.slot >= 0 order by l.slot) as lanes,
+       w.joined_at, w.seen_at, w.until,
+       (select coalesce(sum(cardinality(d.seqs)), 0)::bigint from headgate.delivery d where d.consumer = c.id and d.worker = w.name) as in_flight
+  from headgate.worker w join headgate.consumer c on c.id = w.consumer join headgate.stream s on s.id = c.stream;

@@ -32,6 +32,10 @@ begin
     if n > 0 then return query select 'sweep', c.name, n; end if;
     n := headgate.forget_lanes(c);
     if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
+    if c.leased and not open then
+      n := headgate.expire_workers(c, clock_timestamp());
+      if n > 0 then return query select 'expire workers', c.name, n; end if;
+    end if;
   end loop;
   if not open then
     -- for the doctor, who says when nobody maintains; now and then, so that the row stays small

@@ -22,7 +22,8 @@ begin
     if to_regrole('headgate_owner') is null then continue; end if;
     for r in select x.role from (values
         ('headgate_producer', array['send', 'send_batch', 'stream_settings', 'installed_version']),
-        ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version']),
+        ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
+           'join_workers', 'heartbeat', 'leave_workers']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
            'oldest_unacked', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
@@ -33,7 +34,8 @@ begin
   end loop;
   if to_regrole('headgate_owner') is not null then
     grant usage on schema headgate to headgate_producer, headgate_consumer, headgate_monitor, headgate_owner;
-    grant select on headgate.streams, headgate.consumers, headgate.channels, headgate.deliveries, headgate.parked_messages, headgate.segments to headgate_monitor;
+    grant select on headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments
+      to headgate_monitor;
   end if;
   -- the functions generated for each stream follow their templates
   perform headgate.build_stream(s.id) from headgate.stream s;
