@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 import psycopg
 import pytest
@@ -148,7 +149,7 @@ class TestLimits:
                 "where channel = %s and d.consumer = 2 order by 1",
                 channel,
             )
-            gaps = [(b - a).total_seconds() for a, b in zip(at, at[1:], strict=False)]
+            gaps = [(b - a).total_seconds() for a, b in itertools.pairwise(at)]
             assert len(gaps) == 3, "one message a release"
             assert min(gaps) >= 0.06
 
