@@ -44,6 +44,7 @@ from .maintenance import AsyncMaintenance, Maintenance
 from .schema import install_sql
 from .sync import Consumer, Headgate, Insights, Message, Stream
 from .types import (
+    ChannelInfo,
     ConsumerInfo,
     DeadLetter,
     Finding,
@@ -100,6 +101,7 @@ __all__ = [
     "AsyncMessage",
     "AsyncStream",
     "AsyncWorker",
+    "ChannelInfo",
     "Conflict",
     "ConnectionFailed",
     "Consumer",

@@ -77,6 +77,11 @@ VERSIONS = (
     "from headgate.installed_version() v"
 )
 DOCTOR = "select severity, subject, finding, advice from headgate.doctor(%s::text::interval)"
+CHANNELS = (
+    "select * from headgate.channels where stream = %s and consumer = %s and (%s::text is null or channel = %s) "
+    "order by channel limit %s"
+)
+SET_CHANNEL = "select headgate.set_channel(%s, %s, %s, %s, %s::text::interval)"
 WORKERS = (
     "select * from headgate.workers where (%s::text is null or stream = %s) and (%s::text is null or consumer = %s) "
     "order by stream, consumer, joined_at, name"

@@ -70,6 +70,22 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelInfo:
+    """A channel (or key) of a consumer whose stream has named lanes, of which something is known."""
+
+    stream: str
+    consumer: str
+    channel: str | None
+    state: Literal["idle", "ready", "waiting", "full"]
+    in_flight: int
+    parked: int
+    max_concurrency: int | None
+    release_interval: timedelta | None
+    delivered: int
+    served_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """A worker of a leased consumer. It counts as alive until `until`, unless it is seen again."""
 

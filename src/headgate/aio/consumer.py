@@ -15,9 +15,9 @@ from psycopg import AsyncConnection
 
 from .. import statements
 from ..connections import Array
-from ..encoding import dump_json, error_text, interval, whole
+from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
-from ..types import Backoff, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
+from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
 from ..worker_options import WorkerOptions
 from .message import AsyncMessage
 
@@ -257,6 +257,24 @@ class AsyncConsumer:
     async def resume(self) -> None:
         """Receives again."""
         await self.hg.run(statements.RESUME, (self.stream, self.name))
+
+    async def set_channel(
+        self,
+        channel: str | None,
+        *,
+        max_concurrency: int | None = None,
+        release_interval: float | timedelta | None = None,
+    ) -> None:
+        """The limits of one channel (or key, by the stream's lanes); those left out are the consumer's own.
+
+        `max_concurrency=0` holds the channel back.
+        """
+        limits = (whole(max_concurrency, "max_concurrency"), interval(release_interval))
+        await self.hg.run(statements.SET_CHANNEL, (self.stream, self.name, checked_text(channel, "channel"), *limits))
+
+    async def channels(self, channel: str | None = None, limit: int = 1000) -> list[ChannelInfo]:
+        """The channels of which something is known: their limits, what is in flight, whether they wait."""
+        return await self.hg.insights.channels(self.stream, self.name, channel, limit)
 
     async def seek(self, target: str | int | Any) -> None:
         """Moves to "beginning", "end", a seq or a time. What was in flight or parked is forgotten."""

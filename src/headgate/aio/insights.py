@@ -11,6 +11,7 @@ from ..connections import Array, Row
 from ..encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (
+    ChannelInfo,
     ConsumerInfo,
     DeadLetter,
     Finding,
@@ -56,6 +57,14 @@ class AsyncInsights:
         raise ConsumerNotFound(
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
+
+    async def channels(
+        self, stream: str, consumer: str, channel: str | None = None, limit: int = 1000
+    ) -> list[ChannelInfo]:
+        """The channels (or keys, by the stream's lanes) of a consumer that something is known of, or one of them."""
+        await self.consumer(stream, consumer)
+        params = (stream, consumer, channel, channel, whole(limit, "limit"))
+        return [ChannelInfo(*row) for row in await self._hg.run(statements.CHANNELS, params)]
 
     async def workers(self, stream: str | None = None, consumer: str | None = None) -> list[WorkerInfo]:
         """The workers of leased consumers and their lanes: all, or those of a stream, or of one consumer."""

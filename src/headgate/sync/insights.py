@@ -12,6 +12,7 @@ from ..connections import Array, Row
 from ..encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (
+    ChannelInfo,
     ConsumerInfo,
     DeadLetter,
     Finding,
@@ -57,6 +58,12 @@ class Insights:
         raise ConsumerNotFound(
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
+
+    def channels(self, stream: str, consumer: str, channel: str | None = None, limit: int = 1000) -> list[ChannelInfo]:
+        """The channels (or keys, by the stream's lanes) of a consumer that something is known of, or one of them."""
+        self.consumer(stream, consumer)
+        params = (stream, consumer, channel, channel, whole(limit, "limit"))
+        return [ChannelInfo(*row) for row in self._hg.run(statements.CHANNELS, params)]
 
     def workers(self, stream: str | None = None, consumer: str | None = None) -> list[WorkerInfo]:
         """The workers of leased consumers and their lanes: all, or those of a stream, or of one consumer."""
