@@ -165,7 +165,10 @@ create or replace function headgate.thin_ticks(p_stream int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare behind bigint; n int;
 begin
-  select min(k.to_base) into behind from headgate.cursor k join headgate.consumer c on c.id = k.consumer where c.stream = p_stream;
+  if exists (select from headgate.tick t where t.stream = p_stream and t.late is not null) then  -- there may be many cursors to look at
+    select min(k.to_base) into behind from headgate.cursor k join headgate.consumer c on c.id = k.consumer
+     where c.stream = p_stream and (k.next_at is not null or k.lane < 144115188075855872);  -- the gatherer has passed what idle lanes have not
+  end if;
   with old as (
     select t.id, t.late, row_number() over (partition by t.base = t.id, case when t.at > clock_timestamp() - interval '1 hour'
              then date_trunc('second', t.at) else date_trunc('minute', t.at) end order by t.id) as nth

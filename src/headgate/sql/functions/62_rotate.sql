@@ -452,13 +452,13 @@ begin
 end $$;
 
 -- forget_lanes(consumer) -> how many idle lanes lost their cursor: what the gatherer has passed and nobody used for a minute.
--- At most 10,000 a call. Locks the gatherer and idle cursors (SKIP LOCKED); writes cursor.
+-- At most 10,000 a call, and every ten seconds, for it looks at all of them. Locks the gatherer and idle cursors (SKIP LOCKED); writes cursor.
 create or replace function headgate.forget_lanes(c headgate.consumer) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare g headgate.cursor; n int; total bigint;
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
-  if not found or g.pos < g.to_hi or g.late is not null then return 0; end if;
+  if not found or g.pos < g.to_hi or g.late is not null or g.mark_at > clock_timestamp() - interval '10 seconds' then return 0; end if;
   with idle as (
     select k.consumer, k.lane from headgate.cursor k
      where k.consumer = c.id and k.lane >= 0 and k.next_at is null and k.turn < clock_timestamp() - interval '1 minute' and k.to_base <= g.to_base
@@ -467,6 +467,8 @@ begin
      limit 10000 for update skip locked),
   gone as (delete from headgate.cursor k using idle i where k.consumer = i.consumer and k.lane = i.lane returning k.delivered)
   select count(*), coalesce(sum(delivered), 0) into n, total from gone;
-  update headgate.cursor k set delivered = k.delivered + total where k.consumer = c.id and k.lane = -1;
+  update headgate.cursor k set delivered = k.delivered + total, mark_at = case when n < 10000 then clock_timestamp() else k.mark_at end,
+         mark_delivered = k.delivered + total
+   where k.consumer = c.id and k.lane = -1;
   return n;
 end $$;

@@ -219,7 +219,8 @@ create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare l bigint; n int := headgate.expire(c, p_now);
 begin
-  for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.sweep_at <= p_now order by k.lane for update skip locked loop
+  for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.lane < 144115188075855872 and k.sweep_at <= p_now
+            order by k.lane for update skip locked loop
     update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now) where k.consumer = c.id and k.lane = l;
     n := n + 1;
   end loop;
