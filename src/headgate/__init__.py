@@ -37,11 +37,22 @@ from .errors import (
     ServerTooOld,
     StaleDelivery,
     StreamExists,
+    StreamFull,
     StreamNotFound,
 )
 from .schema import install_sql
 from .sync import Consumer, Headgate, Insights, Message, Stream
-from .types import ConsumerInfo, DeadLetter, MessageState, Outgoing, PeekedMessage, Settled, StoredMessage, StreamInfo
+from .types import (
+    ConsumerInfo,
+    DeadLetter,
+    MessageState,
+    Outgoing,
+    PeekedMessage,
+    SegmentInfo,
+    Settled,
+    StoredMessage,
+    StreamInfo,
+)
 from .worker import AsyncWorker, Worker
 from .worker_options import Retry, WorkerOptions, WorkerStats
 
@@ -115,12 +126,14 @@ __all__ = [
     "SchemaMissing",
     "SchemaOutdated",
     "SchemaTooNew",
+    "SegmentInfo",
     "ServerTooOld",
     "Settled",
     "StaleDelivery",
     "StoredMessage",
     "Stream",
     "StreamExists",
+    "StreamFull",
     "StreamInfo",
     "StreamNotFound",
     "Worker",

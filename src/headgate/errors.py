@@ -88,6 +88,12 @@ class InvalidPosition(Error):
     sqlstate = "HG011"
 
 
+class StreamFull(Error):
+    """The stream holds more than its `max_storage`, and nothing of it may be removed yet."""
+
+    sqlstate = "HG013"
+
+
 class InvalidText(Error):
     """Text that PostgreSQL cannot store: it contains a NUL character or half of a surrogate pair."""
 
@@ -138,7 +144,8 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     cls.sqlstate: cls
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
-        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotAllowed,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, StreamFull,
+        NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip

@@ -66,4 +66,6 @@ CONSUMERS = (
     "select * from headgate.consumers where (%s::text is null or stream = %s) and (%s::text is null or name = %s) "
     "order by stream, name"
 )
+SEGMENTS = "select * from headgate.segments where stream = %s order by id"
+COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"

@@ -9,7 +9,7 @@ from .. import statements
 from ..connections import Array, Row
 from ..encoding import decode, whole
 from ..errors import ConsumerNotFound, StreamNotFound
-from ..types import ConsumerInfo, DeadLetter, MessageState, PeekedMessage, State, StoredMessage, StreamInfo
+from ..types import ConsumerInfo, DeadLetter, MessageState, PeekedMessage, SegmentInfo, State, StoredMessage, StreamInfo
 
 if TYPE_CHECKING:
     from .client import AsyncHeadgate
@@ -45,6 +45,11 @@ class AsyncInsights:
         raise ConsumerNotFound(
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
+
+    async def segments(self, stream: str) -> list[SegmentInfo]:
+        """The segments of a stream's log, oldest first, and why closed ones are still kept."""
+        await self.stream(stream)
+        return [SegmentInfo(*row) for row in await self._hg.run(statements.SEGMENTS, (stream,))]
 
     async def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""

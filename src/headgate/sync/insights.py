@@ -10,7 +10,7 @@ from .. import statements
 from ..connections import Array, Row
 from ..encoding import decode, whole
 from ..errors import ConsumerNotFound, StreamNotFound
-from ..types import ConsumerInfo, DeadLetter, MessageState, PeekedMessage, State, StoredMessage, StreamInfo
+from ..types import ConsumerInfo, DeadLetter, MessageState, PeekedMessage, SegmentInfo, State, StoredMessage, StreamInfo
 
 if TYPE_CHECKING:
     from .client import Headgate
@@ -46,6 +46,11 @@ class Insights:
         raise ConsumerNotFound(
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
+
+    def segments(self, stream: str) -> list[SegmentInfo]:
+        """The segments of a stream's log, oldest first, and why closed ones are still kept."""
+        self.stream(stream)
+        return [SegmentInfo(*row) for row in self._hg.run(statements.SEGMENTS, (stream,))]
 
     def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""

@@ -113,3 +113,16 @@ begin
     execute format('alter table headgate.kept_%s alter seq drop default', s);
   end loop;
 end $$;
+
+-- Retention, segments, compaction.
+alter table headgate.segment
+  add bytes bigint,           -- measured when it was closed
+  add skipped bigint not null default 0; -- seqs at its end that were left out, because it was closed by size or age
+do $$
+declare s headgate.stream;
+begin
+  for s in select * from headgate.stream loop
+    execute format('create or replace view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at from headgate.message_%2$s '
+                   'union all select seq, key, data, headers, lane, deliver_at, created_at from headgate.kept_%2$s', 'log_' || s.name, s.id);
+  end loop;
+end $$;
