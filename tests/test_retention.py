@@ -238,6 +238,16 @@ class TestMaxStorage:
         assert lost(db) == 500 * here.count(False)
         assert len(drain(db, "s", "c")) == 500 * here.count(True)
 
+    def test_two_at_once_do_not_remove_too_much(self, db: Db, database_url: str) -> None:
+        create(db, max_storage=2_000_000)
+        ids = self.fill(db, 3)
+        with psycopg.connect(database_url) as other:
+            assert value(other, "select headgate.remove_segments(s) from headgate.stream s") == 1
+            assert "remove segments" not in maintain(db)
+            other.commit()
+        assert "remove segments" not in maintain(db)
+        assert [exists(db, id) for id in ids] == [False, True, True]
+
     def test_large_segments_are_ended_in_time(self, db: Db) -> None:
         """Else there would be nothing to remove: by default a segment takes a gigabyte."""
         create(db, max_storage=2_000_000, segment_age=None)

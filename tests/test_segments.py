@@ -72,6 +72,7 @@ class TestClosing:
             for _ in range(3):
                 pass_time(db, "2 seconds")
                 assert "close segments" not in turn(db)
+            assert segment(db, 1)["kept_by"] == "an open transaction may still write into it"
             slow.commit()
         wait_until(lambda: "close segments" in turn(db))
         assert segment(db, 1)["messages"] == 2
@@ -178,6 +179,7 @@ def test_open_transactions_hold_nobody_up(db: Db, database_url: str, holder: str
     create(db, retain="until_acked", segment_rows=5000)
     call(db, "create_consumer", "s", "flow")
     send(db, "s", "seen")
+    end_segment(db)
     tasks: dict[str, int] = {}
 
     def work() -> bool:
@@ -189,16 +191,21 @@ def test_open_transactions_hold_nobody_up(db: Db, database_url: str, holder: str
         if holder == "sender":
             send(slow, "s", "slow")
         elif holder == "receiver":
-            receive(slow, "s", "flow")
-        # what it may have written holds a sender's own segment open, what it looked at cannot be emptied; all others go on
+            call(db, "create_consumer", "s", "other")
+            receive(slow, "s", "other")
+        # A sender keeps what it may have written into from closing, a receiver what it looked at from being emptied.
         wanted = {"end segment": 10_000}
-        if holder == "nobody":
+        if holder == "sender":
+            wanted |= {"remove segments": 1}
+        elif holder == "nobody":
             wanted |= {"remove segments": 3, "drop segments": 1}
         wait_until(work, 20)
         seen = len(flow.got)
         wait_until(lambda: work() and len(flow.got) > seen + 500, 20)
         slowest = flow.slowest
         slow.rollback()
+        if holder == "receiver":
+            call(db, "drop_consumer", "s", "other")
         wanted = {"remove segments": 3, "drop segments": 3}
         wait_until(work, 20)
     assert slowest < 1, "somebody waited"

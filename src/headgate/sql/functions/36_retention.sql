@@ -167,29 +167,37 @@ begin
   return total;
 end $$;
 
--- remove_segments(stream) -> how many segments were emptied, at most 8 a call. Oldest first: those without messages, those whose
--- last message is older than retain_up_to, as many as lie above max_storage (none with a message younger than
--- retain_at_least), and, of a stream that keeps messages until they are acked, those that are done for all consumers.
+-- remove_segments(stream) -> how many segments were emptied, at most 8 a call: those without messages, those whose last message
+-- is older than retain_up_to, the oldest ones while the stream is above max_storage (none with a message younger than
+-- retain_at_least), and, of a stream that keeps messages until they are acked, those that are done for all consumers. At most
+-- 8 of these are asked about in a call, chosen by chance: one that is held for long must not hide others.
 -- To be called last in a transaction. Locks the segments' rows (SKIP LOCKED) and tables; writes segment, parked, loss.
 create or replace function headgate.remove_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  g headgate.segment; how text; removed bigint := 0; above bigint := headgate.stored_bytes(s.id) - s.max_storage;
-  has_consumers boolean := exists (select from headgate.consumer c where c.stream = s.id); began timestamptz;
+  g headgate.segment; how text; removed bigint := 0; asked int := 0; began timestamptz;
+  has_consumers boolean := exists (select from headgate.consumer c where c.stream = s.id);
 begin
-  for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed' order by x.id for update skip locked loop
+  for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
+            order by case s.retain when 'until_acked' then random() else x.id end for update skip locked loop
     how := case when g.messages = 0 then 'done'
                 when g.last_at < clock_timestamp() - s.retain_up_to then 'retain_up_to'
                 when s.retain = 'until_acked' then case when has_consumers then 'done' end
-                when above > 0 and g.last_at < clock_timestamp() - coalesce(s.retain_at_least, interval '0') then 'max_storage' end;
-    continue when how is null or (how = 'done' and exists (select from headgate.rest_of(g)));
+                -- while another process removes an older one, nobody knows yet whether this one has to go
+                when g.last_at < clock_timestamp() - coalesce(s.retain_at_least, interval '0')
+                     and g.id = (select min(x.id) from headgate.segment x where x.stream = s.id and x.state = 'closed')
+                     and headgate.stored_bytes(s.id) > s.max_storage then 'max_storage' end;
+    continue when how is null;
+    if how = 'done' then
+      asked := asked + 1;
+      exit when asked > 8;
+      continue when exists (select from headgate.rest_of(g));
+    end if;
     exit when how <> 'done' and headgate.give_up_parked(g, how) > 0;  -- holds cursors: the next call does the rest
     if not headgate.empty_segment(g, how) then
-      exit when how = 'max_storage';  -- the oldest first
       continue;
     end if;
     removed := removed + 1;
-    above := above - g.bytes;
     began := coalesce(began, clock_timestamp());
     exit when removed >= 8 or clock_timestamp() > began + interval '100 milliseconds';  -- others wait for what is locked
   end loop;
@@ -251,12 +259,16 @@ begin
   end if;
 end $$;
 
--- kept_by(segment) -> why a closed segment is still there.
+-- kept_by(segment) -> why a closed segment is still there, or one that is full is not closed.
 create or replace function headgate.kept_by(g headgate.segment) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; r record; part regclass := to_regclass(format('headgate.message_%s_%s', g.stream, g.id));
+declare s headgate.stream; t headgate.tick; r record; part regclass := to_regclass(format('headgate.message_%s_%s', g.stream, g.id));
 begin
-  if g.state = 'open' then return null; end if;
+  if g.state = 'open' then
+    t := headgate.newest_tick(g.stream);
+    return case when g.end_seq - 1 <= t.hi0 and (t.lo < g.end_seq - 1 or exists (select from unnest(t.late_from) f where f < g.end_seq - 1))
+                then 'an open transaction may still write into it' end;
+  end if;
   if g.state = 'dropped' then
     return case when headgate.held_open(('headgate.message_' || g.stream)::regclass) then 'emptied; an open transaction keeps its empty table'
                 else 'emptied; maintenance drops its empty table' end;

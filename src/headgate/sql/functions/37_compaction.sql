@@ -72,8 +72,12 @@ begin
   execute format($q$
     delete from headgate.kept_%1$s k where k.seq in (
       select x.seq from headgate.kept_%1$s x
-       where not exists (select from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s and p.lane = x.lane and p.seq = x.seq)
-         and x.seq not in (select s from headgate.delivery d join headgate.consumer c on c.id = d.consumer cross join unnest(d.seqs) s where c.stream = %1$s)
+       where not exists (
+         select from (
+           select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s
+           union all
+           select s from headgate.delivery d join headgate.consumer c on c.id = d.consumer cross join unnest(d.seqs) s where c.stream = %1$s) u
+          where u.seq = x.seq)
        limit 10000) $q$, s.id);
   get diagnostics n = row_count;
   return n;

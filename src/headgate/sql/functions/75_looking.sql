@@ -135,7 +135,7 @@ begin
   exact := messages <= 10000;
   if not exact then
     -- segments were counted as they closed; of those still written, all seqs that were drawn
-    select greatest(messages, sum(coalesce(g.messages, greatest(least(last_seq + 1, g.end_seq) - g.first_seq - g.skipped, 0)))::bigint) into messages
+    select greatest(stream_facts.messages, sum(coalesce(g.messages, greatest(least(last_seq + 1, g.end_seq) - g.first_seq - g.skipped, 0)))::bigint) into messages
       from headgate.segment g where g.stream = p_stream and g.state <> 'dropped';
   end if;
   select sum(pg_total_relation_size(i.inhrelid)) into bytes from pg_inherits i where i.inhparent = ('headgate.message_' || p_stream)::regclass;
