@@ -114,7 +114,7 @@ declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
 begin
   -- what retention has removed holds nobody; a lane without messages behind its cursor does not hold the floor; what late transactions may have written does
   execute format($q$
-    select min(case when not exists (select from headgate.message_%1$s m where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
+    select min(case when k.lane >= 0 and not exists (select from headgate.message_%1$s m where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
                                                                         and m.seq > u.start and headgate.unread(k, m.seq, m.xid))
                     then greatest(u.start, $2) else u.start end)
       from headgate.cursor k cross join lateral greatest(headgate.read_up_to(%1$s, k), $3) u (start) where k.consumer = $1 $q$, c.stream)
