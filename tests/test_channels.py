@@ -77,7 +77,9 @@ class TestRotation:
     def test_idle_lanes_are_forgotten_and_come_back(self, jobs: Db) -> None:
         fill(jobs, "a", 3)
         assert len(drain(jobs)) == 3
-        jobs.execute("update headgate.cursor set turn = turn - interval '1 hour', mark_at = mark_at - interval '1 hour'")
+        jobs.execute(
+            "update headgate.cursor set turn = turn - interval '1 hour', mark_at = mark_at - interval '1 hour'"
+        )
         assert ("forget idle lanes", C, 1) in jobs.execute("select * from headgate.maintain()").fetchall()
         assert value(jobs, "select count(*) from headgate.cursor where lane > 0") == 0
         assert value(jobs, "select delivered from headgate.consumers") == 3

@@ -60,6 +60,7 @@ class TestDying:
             "source_stream": S,
             "source_consumer": "c",
             "source_seq": first.seq,
+            "source_lane": 0,
         }
         pass_time(db, "2 hours")
         assert receive(db, S, "c") == []

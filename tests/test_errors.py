@@ -81,6 +81,7 @@ MISTAKES: dict[str, tuple[type[headgate.Error], Call]] = {
     "triple": (headgate.InvalidArgument, lambda hg, s, c: s.send_batch([("k", "d", "h")])),
     "seqs": (headgate.InvalidArgument, lambda hg, s, c: c.redrive(seqs="1")),  # type: ignore[arg-type]
     "limit": (headgate.InvalidArgument, lambda hg, s, c: c.peek("all")),  # type: ignore[arg-type]
+    "segments of no stream": (headgate.StreamNotFound, lambda hg, s, c: hg.insights.segments("no")),
     "max_message_bytes": (headgate.InvalidArgument, lambda hg, s, c: s.alter(max_message_bytes=0)),
     "data": (headgate.DataNotSerializable, lambda hg, s, c: s.send({1, 2})),
     "connection": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", conn=object())),

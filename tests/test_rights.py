@@ -46,6 +46,7 @@ CALLS = {
     "select headgate.purge_dead('orders', 'c')": OWNER,
     "select headgate.retry_now('orders', 'c')": OWNER,
     "select headgate.discard('orders', 'c')": OWNER,
+    "select headgate.compact('orders')": OWNER,
     "select * from headgate.maintain()": OWNER,
     "select headgate.drop_consumer('orders', 'c')": OWNER,
     "select headgate.drop_stream('orders')": OWNER,

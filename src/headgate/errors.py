@@ -94,6 +94,12 @@ class NotJoined(Error):
     sqlstate = "HG012"
 
 
+class StreamFull(Error):
+    """The stream holds more than its `max_storage`, and nothing of it may be removed yet."""
+
+    sqlstate = "HG013"
+
+
 class InvalidText(Error):
     """Text that PostgreSQL cannot store: it contains a NUL character or half of a surrogate pair."""
 
@@ -144,7 +150,7 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     cls.sqlstate: cls
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
-        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, NotAllowed,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip

@@ -86,4 +86,6 @@ WORKERS = (
     "select * from headgate.workers where (%s::text is null or stream = %s) and (%s::text is null or consumer = %s) "
     "order by stream, consumer, joined_at, name"
 )
+SEGMENTS = "select * from headgate.segments where stream = %s order by id"
+COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"

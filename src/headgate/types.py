@@ -9,6 +9,7 @@ from typing import Any, Literal
 Order = Literal["none", "key"]
 LaneBy = Literal["hash", "key", "channel"]
 Retain = Literal["forever", "until_acked"]
+SegmentState = Literal["open", "closed", "dropped"]
 State = Literal["available", "delivered", "parked", "done", "skipped"]
 Severity = Literal["problem", "warning", "note"]
 Backoff = float | int | list[float] | dict[str, float]
@@ -40,11 +41,19 @@ class StreamInfo:
     consumers: int
     dead_of: str | None
     created_at: datetime
+    retain: Retain
+    retain_up_to: timedelta | None
+    retain_at_least: timedelta | None
+    max_storage: int | None
+    is_full: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer and how far it is. `unread` (and so `lag`) is counted when `exact`, otherwise estimated."""
+    """A consumer and how far it is. `unread` (and so `lag`) is counted when `exact`, otherwise estimated.
+
+    `lost` is how many messages retention removed before the consumer was done with them.
+    """
 
     stream: str
     name: str
@@ -67,6 +76,27 @@ class ConsumerInfo:
     delivered: int
     rate: float
     created_at: datetime
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment of a stream's log: the seqs from `first_seq` to below `end_seq`.
+
+    `messages` is counted when it is closed; `kept_by` says why it is still there then.
+    """
+
+    stream: str
+    id: int
+    state: SegmentState
+    first_seq: int
+    end_seq: int
+    messages: int | None
+    bytes: int
+    created_at: datetime
+    closed_at: datetime | None
+    last_at: datetime | None
+    kept_by: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from ..types import (
     Finding,
     MessageState,
     PeekedMessage,
+    SegmentInfo,
     State,
     StoredMessage,
     StreamInfo,
@@ -70,6 +71,11 @@ class AsyncInsights:
         """The workers of leased consumers and their lanes: all, or those of a stream, or of one consumer."""
         rows = await self._hg.run(statements.WORKERS, (stream, stream, consumer, consumer))
         return [WorkerInfo(*row) for row in rows]
+
+    async def segments(self, stream: str) -> list[SegmentInfo]:
+        """The segments of a stream's log, oldest first, and why closed ones are still kept."""
+        await self.stream(stream)
+        return [SegmentInfo(*row) for row in await self._hg.run(statements.SEGMENTS, (stream,))]
 
     async def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""

@@ -10,7 +10,7 @@ from .. import statements
 from ..connections import Array
 from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
-from ..types import Backoff, Order, Outgoing, Retain, StoredMessage, StreamInfo
+from ..types import Backoff, Order, Outgoing, Retain, SegmentInfo, StoredMessage, StreamInfo
 from .consumer import AsyncConsumer, as_filter
 
 if TYPE_CHECKING:
@@ -209,6 +209,17 @@ class AsyncStream:
     async def info(self) -> StreamInfo:
         """The stream's settings and what is in it."""
         return await self.hg.insights.stream(self.name)
+
+    async def segments(self) -> list[SegmentInfo]:
+        """The segments of the stream's log, oldest first, and why closed ones are still kept."""
+        return await self.hg.insights.segments(self.name)
+
+    async def compact(self) -> int:
+        """Removes closed segments of which only parked messages are left, and keeps these; returns how many.
+
+        For streams with `retain="until_acked"`. Maintenance does it every `compact_every`.
+        """
+        return int((await self.hg.run(statements.COMPACT, (self.name,)))[0][0])
 
     async def tick(self) -> int:
         """Records what has committed, if anything can have changed; returns the newest tick's id."""

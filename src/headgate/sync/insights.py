@@ -18,6 +18,7 @@ from ..types import (
     Finding,
     MessageState,
     PeekedMessage,
+    SegmentInfo,
     State,
     StoredMessage,
     StreamInfo,
@@ -69,6 +70,11 @@ class Insights:
         """The workers of leased consumers and their lanes: all, or those of a stream, or of one consumer."""
         rows = self._hg.run(statements.WORKERS, (stream, stream, consumer, consumer))
         return [WorkerInfo(*row) for row in rows]
+
+    def segments(self, stream: str) -> list[SegmentInfo]:
+        """The segments of a stream's log, oldest first, and why closed ones are still kept."""
+        self.stream(stream)
+        return [SegmentInfo(*row) for row in self._hg.run(statements.SEGMENTS, (stream,))]
 
     def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""

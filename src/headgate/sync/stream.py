@@ -11,7 +11,7 @@ from .. import statements
 from ..connections import Array
 from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
-from ..types import Backoff, Order, Outgoing, Retain, StoredMessage, StreamInfo
+from ..types import Backoff, Order, Outgoing, Retain, SegmentInfo, StoredMessage, StreamInfo
 from .consumer import Consumer, as_filter
 
 if TYPE_CHECKING:
@@ -210,6 +210,17 @@ class Stream:
     def info(self) -> StreamInfo:
         """The stream's settings and what is in it."""
         return self.hg.insights.stream(self.name)
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments of the stream's log, oldest first, and why closed ones are still kept."""
+        return self.hg.insights.segments(self.name)
+
+    def compact(self) -> int:
+        """Removes closed segments of which only parked messages are left, and keeps these; returns how many.
+
+        For streams with `retain="until_acked"`. Maintenance does it every `compact_every`.
+        """
+        return int(self.hg.run(statements.COMPACT, (self.name,))[0][0])
 
     def tick(self) -> int:
         """Records what has committed, if anything can have changed; returns the newest tick's id."""

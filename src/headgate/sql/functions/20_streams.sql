@@ -93,7 +93,8 @@ begin
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
   end if;
   execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))', s);
-  execute format('create view headgate.%I as select seq, key, data, headers, lane, deliver_at, created_at%s from headgate.message_%s',
+  execute format('create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s '
+                 'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.kept_%3$s',
                  'log_' || create_stream.name, case create_stream.lane_by when 'channel' then ', channel' end, s);
   if to_regrole('headgate_monitor') is not null then
     execute format('grant select on headgate.%I to headgate_monitor', 'log_' || create_stream.name);
@@ -103,40 +104,6 @@ begin
     select s, t, t, '3:3:', 0, 0, 0, '3' from nextval('headgate.tick_id') t;
   perform headgate.build_stream(s);
   return s;
-end $$;
-
--- segments_end(stream id) -> messages with a seq below this have a segment.
-create or replace function headgate.segments_end(p_stream int) returns bigint
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select coalesce((select end_seq from headgate.segment where stream = p_stream order by id desc limit 1), 1)
-$$;
-
--- ensure_segments(stream id, n): room for n more messages and some ahead. The new table is made apart and attached,
--- which conflicts with no insert or read. Locks the parent SHARE UPDATE EXCLUSIVE, and waits for that lock only when
--- there is little room left: other senders that looked at the same moment need some too. Writes segment; DDL.
-create or replace function headgate.ensure_segments(p_stream int, p_room bigint) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; k int; first bigint; ending bigint; part text;
-begin
-  select * into s from headgate.stream where id = p_stream;
-  begin
-    execute format('lock table headgate.message_%s in share update exclusive mode nowait', p_stream);
-  exception when lock_not_available then
-    if headgate.segments_end(p_stream) > headgate.last_seq(p_stream) + p_room + greatest(s.segment_rows, 50000) / 4 then return; end if;
-    execute format('lock table headgate.message_%s in share update exclusive mode', p_stream);
-  end;
-  while headgate.segments_end(p_stream) <= headgate.last_seq(p_stream) + p_room + greatest(s.segment_rows, 50000) loop
-    k := coalesce((select max(id) from headgate.segment where stream = p_stream), 0) + 1;
-    first := headgate.segments_end(p_stream);
-    ending := first + s.segment_rows;
-    part := format('message_%s_%s', p_stream, k);
-    execute format('create table headgate.%I (like headgate.message_%s including defaults, constraint in_range check (seq >= %s and seq < %s)) '
-                   'with (autovacuum_vacuum_insert_scale_factor = 0.2)', part, p_stream, first, ending);
-    execute format('alter table headgate.message_%s attach partition headgate.%I for values from (%s) to (%s)',
-                   p_stream, part, first, ending);
-    execute format('alter table headgate.%I drop constraint in_range', part);
-    insert into headgate.segment (stream, id, first_seq, end_seq) values (p_stream, k, first, ending);
-  end loop;
 end $$;
 
 -- last_seq(stream id) -> the last sequence number drawn, 0 before the first.

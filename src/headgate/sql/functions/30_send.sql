@@ -75,6 +75,7 @@ begin
         'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
     end if;
   end if;
+  if s.max_storage is not null then perform headgate.check_room(s); end if;
   -- Room that a transaction makes helps others only when it commits, and until then nobody else can make any: a
   -- transaction that was open already leaves it to others (sends, ticks, maintenance) as long as there is some.
   select g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0) into room

@@ -156,9 +156,7 @@ declare c headgate.consumer := headgate.find_consumer(stream, consumer); newest 
 begin
   newest := headgate.make_tick(c.stream, headgate.is_open());
   perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
-  delete from headgate.delivery d where d.consumer = c.id;
-  delete from headgate.parked p where p.consumer = c.id;
-  delete from headgate.wake w where w.consumer = c.id;
+  perform headgate.forget(c, case when target <> 'end' then headgate.target_seq(c.stream, target) end);
   perform headgate.place(c, target, newest);
 end $$;
 
@@ -205,7 +203,8 @@ begin
   end if;
   -- the newest tick before that time is near; from there at most the messages between two ticks are looked at
   select coalesce(max(t.hi0), 0) into near from headgate.tick t where t.stream = p_stream and t.at <= moment and t.base = t.id;
-  execute format('select m.seq from headgate.message_%s m where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
+  execute format('select m.seq from (select seq, created_at from headgate.message_%1$s union all select seq, created_at from headgate.kept_%1$s) m '
+                 'where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
     into seq using near, moment;
   return coalesce(seq, headgate.last_seq(p_stream) + 1);
 end $$;

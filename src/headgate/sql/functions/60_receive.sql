@@ -146,7 +146,13 @@ declare
         return query
         with p as materialized (select * from headgate.unpark(c, l.lane, want, t0)),
         m as materialized (
-          select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at from p join headgate.message_{stream} m on m.seq = p.seq),
+          select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at from p
+            join (select * from headgate.message_{stream} union all select * from headgate.kept_{stream}) m on m.seq = p.seq),
+        gone as (  -- removed by retention while they were in flight or being parked
+          insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
+            select c.id, p.first, p.last, p.n - m.n, 'removed while parked'
+              from (select count(*) as n, min(p.seq) as first, max(p.seq) as last from p) p, (select count(*) as n from m) m
+             where p.n > m.n and headgate.no_fixed_snapshot()),
         d as (
           insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
             select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),

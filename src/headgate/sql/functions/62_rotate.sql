@@ -361,7 +361,13 @@ begin
       return query
       with p as materialized (select * from headgate.unpark(c, l.lane, want, t)),
       m as materialized (
-        select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at, {m.channel} as channel from p join headgate.message_{stream} m on m.seq = p.seq),
+        select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at, {m.channel} as channel from p
+          join (select * from headgate.message_{stream} union all select * from headgate.kept_{stream}) m on m.seq = p.seq),
+      gone as (  -- removed by retention while they were in flight or being parked
+        insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
+          select c.id, p.first, p.last, p.n - m.n, 'removed while parked'
+            from (select count(*) as n, min(p.seq) as first, max(p.seq) as last from p) p, (select count(*) as n from m) m
+           where p.n > m.n and headgate.no_fixed_snapshot()),
       d as (
         insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
           select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
@@ -397,7 +403,8 @@ begin
       select x.* from (
         select g.seq, 1 as attempt, g.due, null::tid as place, g.key, g.data, g.headers, g.channel, g.created_at from log g where g.deliver_at is null or g.deliver_at <= t
         union all
-        select w.seq, w.attempt, w.due, w.place, m.key, m.data, m.headers, {m.channel}, m.created_at from waits w join headgate.message_{stream} m on m.seq = w.seq) x
+        select w.seq, w.attempt, w.due, w.place, m.key, m.data, m.headers, {m.channel}, m.created_at
+          from waits w join (select * from headgate.message_{stream} union all select * from headgate.kept_{stream}) m on m.seq = w.seq) x
        order by x.due, x.seq limit want),
     stop as materialized (
       select coalesce((select min(g.seq) - 1 from log g where g.deliver_at is null and g.seq <> all(array(select x.seq from taken x))),
@@ -406,7 +413,15 @@ begin
       insert into headgate.parked (consumer, lane, seq, attempt, visible_at, reason)
         select c.id, l.lane, g.seq, 0, g.deliver_at, 'delayed' from log g, stop
          where g.deliver_at is not null and g.seq <= stop.at and g.seq <> all(array(select x.seq from taken x))),
-    gone as (delete from headgate.parked p where p.ctid = any(array(select x.place from taken x where x.place is not null))),
+    lost as materialized (  -- removed by retention while they were in flight or being parked
+      select w.seq, w.place from waits w where not exists (select from headgate.message_{stream} m where m.seq = w.seq)
+         and not exists (select from headgate.kept_{stream} m where m.seq = w.seq) and headgate.no_fixed_snapshot()),
+    noted as (
+      insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
+        select c.id, min(x.seq), max(x.seq), count(*), 'removed while parked' from lost x having count(*) > 0),
+    gone as (
+      delete from headgate.parked p where p.ctid = any(array(
+        select x.place from taken x where x.place is not null union all select x.place from lost x))),
     d as (
       insert into headgate.delivery (consumer, lane, seqs, attempts, deadline, delivered_at, worker)
         select c.id, l.lane, array_agg(x.seq order by x.due, x.seq), array_agg(x.attempt order by x.due, x.seq), deadline, t, p_worker

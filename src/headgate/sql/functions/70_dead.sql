@@ -1,5 +1,5 @@
 -- Dead letters: messages that failed max_deliver times, moved to the stream <stream>.dead with the facts in their headers:
--- failed_at, attempts, last_error, source_stream, source_consumer, source_seq.
+-- failed_at, attempts, last_error, source_stream, source_consumer, source_seq, source_lane.
 
 -- ensure_dead_stream(stream) -> the id of its dead-letter stream, made when missing.
 create or replace function headgate.ensure_dead_stream(s headgate.stream) returns int
@@ -22,16 +22,20 @@ end $$;
 -- same transaction.
 create or replace function headgate.bury(c headgate.consumer, p_seqs bigint[], p_attempts int[], p_error text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; dead text;
+declare s headgate.stream; dead text; buried bigint[];
 begin
   select * into s from headgate.stream where id = c.stream;
   select name into dead from headgate.stream where id = headgate.ensure_dead_stream(s);
   execute format($q$
     select headgate.send_batch($1, array_agg(m.data order by m.seq), array_agg(m.key order by m.seq),
-             array_agg(case jsonb_typeof(m.headers) when 'object' then m.headers else '{}' end || jsonb_build_object('failed_at', clock_timestamp(), 'attempts', u.a, 'last_error', $2,
-               'source_stream', $3, 'source_consumer', $4, 'source_seq', m.seq) order by m.seq))
-      from headgate.message_%s m join unnest($5, $6) u (s, a) on u.s = m.seq having count(*) > 0 $q$, s.id)
-    using dead, p_error, s.name, c.name, p_seqs, p_attempts;
+             array_agg(case jsonb_typeof(m.headers) when 'object' then m.headers else '{}' end || case when %2$s is null then '{}' else jsonb_build_object('source_channel', %2$s) end || jsonb_build_object('failed_at', clock_timestamp(), 'attempts', u.a, 'last_error', $2,
+               'source_stream', $3, 'source_consumer', $4, 'source_seq', m.seq, 'source_lane', m.lane) order by m.seq))
+      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m join unnest($5, $6) u (s, a) on u.s = m.seq
+    having count(*) > 0 $q$, s.id, case s.lane_by when 'channel' then 'm.channel' else 'null::text' end)
+    into buried using dead, p_error, s.name, c.name, p_seqs, p_attempts;
+  if coalesce(cardinality(buried), 0) < cardinality(p_seqs) then
+    perform headgate.lose(c.id, min(s), max(s), count(*) - coalesce(cardinality(buried), 0), 'removed while in flight') from unnest(p_seqs) s;
+  end if;
 end $$;
 
 -- dead_letters(stream, consumer, max, after) -> the dead letters of a consumer, oldest first. `seq` is their place in
@@ -44,17 +48,20 @@ begin
   select id into d from headgate.stream s where s.dead_of = c.stream;
   if not found then return; end if;
   return query execute format($q$
-    select m.seq, m.key, m.data, m.headers - '{failed_at,attempts,last_error,source_stream,source_consumer,source_seq}'::text[],
+    select m.seq, m.key, m.data, m.headers - '{failed_at,attempts,last_error,source_stream,source_consumer,source_seq,source_lane,source_channel}'::text[],
            (m.headers ->> 'failed_at')::timestamptz, (m.headers ->> 'attempts')::int, m.headers ->> 'last_error', (m.headers ->> 'source_seq')::bigint
       from headgate.message_%s m where m.seq > $2 and m.headers ->> 'source_consumer' = $1 order by m.seq limit $3 $q$, d)
     using c.name, after, max;
 end $$;
 
--- take_dead(consumer, seqs, filter, max) -> source_seq, attempts of dead letters that are removed now: these seqs, those whose key
--- passes the filter, or all.
-create or replace function headgate.take_dead(c headgate.consumer, p_seqs bigint[], p_filter text[], p_max int) returns bigint[]
+-- take_dead(consumer, seqs, filter, max, restore) -> source_seq of dead letters that are removed now: these seqs, those whose key
+-- passes the filter, or all. With `restore`, those whose message is no longer in the log are put into kept_<stream id>, with an
+-- id of a transaction that every snapshot has seen: no cursor has still to come to them.
+create or replace function headgate.take_dead(c headgate.consumer, p_seqs bigint[], p_filter text[], p_max int, p_restore boolean) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare d int; r bigint[]; pattern text := headgate.filter_pattern(p_filter);
+declare
+  d int; r bigint[]; pattern text := headgate.filter_pattern(p_filter);
+  channels boolean := (select s.lane_by = 'channel' from headgate.stream s where s.id = c.stream);
 begin
   select id into d from headgate.stream s where s.dead_of = c.stream;
   if not found then return '{}'; end if;
@@ -63,9 +70,15 @@ begin
       delete from headgate.message_%1$s m where m.seq in (
         select x.seq from headgate.message_%1$s x where x.headers ->> 'source_consumer' = $1
            and ($2 is null or x.seq = any($2)) and ($3 is null or x.key ~ $3) order by x.seq limit $4 for update skip locked)
-      returning (m.headers ->> 'source_seq')::bigint as source)
-    select coalesce(array_agg(source), '{}') from gone $q$, d)
-    into r using c.name, p_seqs, pattern, p_max;
+      returning (m.headers ->> 'source_seq')::bigint as source, m.created_at, m.key, m.data, m.headers),
+    restored as (
+      insert into headgate.kept_%2$s (seq, xid, created_at, lane, key, data%3$s, headers)
+        select g.source, '2', g.created_at, coalesce((g.headers ->> 'source_lane')::bigint, $6), g.key, g.data%4$s,
+               nullif(g.headers - '{failed_at,attempts,last_error,source_stream,source_consumer,source_seq,source_lane,source_channel}'::text[], '{}')
+          from gone g where $5 and not exists (select from headgate.message_%2$s m where m.seq = g.source)
+        on conflict do nothing)
+    select coalesce(array_agg(source), '{}') from gone $q$, d, c.stream, case when channels then ', channel' end, case when channels then $q$, g.headers ->> 'source_channel'$q$ end)
+    into r using c.name, p_seqs, pattern, p_max, p_restore, (select min(k.lane) from headgate.cursor k where k.consumer = c.id and k.lane >= 0);
   return r;
 end $$;
 
@@ -77,12 +90,14 @@ returns int language plpgsql security definer set search_path = pg_catalog, pg_t
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];
 begin
   perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
-  sources := headgate.take_dead(c, seqs, filter, max);
+  execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);  -- see tidy_kept
+  sources := headgate.take_dead(c, seqs, filter, max, true);
   execute format($q$
     with back as (
       insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
         select ($1).id, m.lane, m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
-          from headgate.message_%s m cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
+          from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
+         cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
          where m.seq = any($2) and x.state in ('done', 'skipped') returning lane)
     insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$, c.stream)
     using c, sources;
@@ -92,7 +107,7 @@ end $$;
 -- purge_dead(stream, consumer, seqs, filter, max) -> how many dead letters were thrown away; chosen as in redrive.
 create or replace function headgate.purge_dead(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
 returns int language sql security definer set search_path = pg_catalog, pg_temp as $$
-  select cardinality(headgate.take_dead(headgate.find_consumer(stream, consumer), seqs, filter, max))
+  select cardinality(headgate.take_dead(headgate.find_consumer(stream, consumer), seqs, filter, max, false))
 $$;
 
 -- retry_now(stream, consumer, seqs) -> how many parked messages were made due at once: these, or all.

@@ -23,7 +23,7 @@ declare s headgate.stream := headgate.find_stream(stream);
 begin
   return query execute format($q$
     select c.name, x.state, x.attempt, x.visible_at, x.worker, x.reason, x.last_error
-      from headgate.message_%s m cross join headgate.consumer c cross join lateral headgate.state_of(c, m.lane, m.seq, m.xid, m.key) x
+      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m cross join headgate.consumer c cross join lateral headgate.state_of(c, m.lane, m.seq, m.xid, m.key) x
      where m.seq = $1 and c.stream = $2 order by c.name $q$, s.id) using message_states.seq, s.id;
 end $$;
 
@@ -56,9 +56,10 @@ declare c headgate.consumer := headgate.find_consumer(stream, consumer);
 begin
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.created_at, x.state, x.attempt, x.visible_at, x.worker, x.reason, x.last_error
-      from headgate.message_%s m cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
+      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
+     cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
      where ($2 is null or m.seq < $2) and ($3 is null or m.seq > $3) and x.state <> 'skipped' and ($4 is null or x.state = any($4))
-     order by m.seq %s limit $5 $q$, c.stream, case when newest_first then 'desc' else 'asc' end)
+     order by m.seq %2$s limit $5 $q$, c.stream, case when newest_first then 'desc' else 'asc' end)
     using c, before, after, states, max;
 end $$;
 
@@ -70,9 +71,10 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare s headgate.stream := headgate.find_stream(stream); pattern text := headgate.filter_pattern(filter);
 begin
   return query execute format($q$
-    select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at from headgate.message_%s m
+    select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at
+      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
      where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2) and ($3 is null or m.key ~ $3)
-     order by m.seq %s limit $4 $q$, s.id, case when newest_first then 'desc' else 'asc' end)
+     order by m.seq %2$s limit $4 $q$, s.id, case when newest_first then 'desc' else 'asc' end)
     using before, after, pattern, max;
 end $$;
 
@@ -99,14 +101,15 @@ begin
   if exact then return; end if;
   select greatest(n / s.lanes, 100) into sample from headgate.stream s where s.id = c.stream;
   execute format($q$
-    select sum(case when x.looked < $2 then x.passed else x.passed * (headgate.last_seq(%1$s) - u.start)::float8 / (x.last - u.start) end)::bigint
-      from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) u (start) cross join lateral (
+    select sum(case when x.looked < $2 then x.passed else x.passed * ($3 - u.used)::float8 / (headgate.used_seqs(%1$s, x.last) - u.used) end)::bigint
+      from headgate.cursor k cross join lateral (
+        select r.start, headgate.used_seqs(%1$s, r.start) as used from greatest(headgate.read_up_to(%1$s, k), $4) r (start)) u cross join lateral (
         select count(*) as looked, count(*) filter (where ($1).pattern is null or m.key ~ ($1).pattern) as passed, max(m.seq) as last from (
           select m.key, m.seq from headgate.message_%1$s m
            where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and headgate.unread(k, m.seq, m.xid)
            order by m.lane, m.seq limit $2) m) x
      where k.consumer = ($1).id $q$, c.stream)
-    into count using c, sample;
+    into count using c, sample, headgate.used_seqs(c.stream, headgate.last_seq(c.stream)), lower(headgate.log_ranges(c.stream)) - 1;
 end $$;
 
 -- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have still to come to, and what the gatherer has.
@@ -146,15 +149,16 @@ create or replace function headgate.floor_of(c headgate.consumer) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
 begin
-  -- a lane without messages behind its cursor does not hold the floor; what late transactions may have written does
+  -- what retention has removed holds nobody; a lane without messages behind its cursor does not hold the floor; what late transactions may have written does
   execute format($q$
     select min(case when case when k.lane = -1 then exists (select from headgate.message_%1$s m where m.seq > u.start and headgate.unread(k, m.seq, m.xid))
                               when k.next_at is not null and k.pos < k.to_hi then true  -- there may be any number of such lanes: not looked at
                               else exists (select from headgate.message_%1$s m where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
-                                                                                 and headgate.unread(k, m.seq, m.xid)) end
+                                                                                 and m.seq > u.start and headgate.unread(k, m.seq, m.xid)) end
                     then u.start else greatest(u.start, $2) end)
-      from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) u (start)
-     where k.consumer = $1 and (k.next_at is not null or k.lane < 144115188075855872) $q$, c.stream) into r using c.id, newest.lo;
+      from headgate.cursor k cross join lateral greatest(headgate.read_up_to(%1$s, k), $3) u (start)
+     where k.consumer = $1 and (k.next_at is not null or k.lane < 144115188075855872) $q$, c.stream)
+    into r using c.id, newest.lo, lower(headgate.log_ranges(c.stream)) - 1;
   return least(r, (select min(f) from unnest(newest.late_from) f), (select min(s) - 1 from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id),
                   (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
@@ -170,15 +174,15 @@ begin
                  '(select count(*) from (select from headgate.message_%1$s limit 10001) x)', p_stream) into oldest, newest, messages;
   exact := messages <= 10000;
   if not exact then
-    select greatest(messages, coalesce(sum(greatest(k.reltuples, 0)), 0)::bigint) into messages
-      from pg_inherits i join pg_class k on k.oid = i.inhrelid where i.inhparent = ('headgate.message_' || p_stream)::regclass;
-    if messages <= 10001 then messages := last_seq; end if;
+    -- segments were counted as they closed; of those still written, all seqs that were drawn
+    select greatest(stream_facts.messages, sum(coalesce(g.messages, greatest(least(last_seq + 1, g.end_seq) - g.first_seq - g.skipped, 0)))::bigint) into messages
+      from headgate.segment g where g.stream = p_stream and g.state <> 'dropped';
   end if;
   select sum(pg_total_relation_size(i.inhrelid)) into bytes from pg_inherits i where i.inhparent = ('headgate.message_' || p_stream)::regclass;
   -- an estimate: sequence numbers that went by in about the last ten seconds
   n := headgate.newest_tick(p_stream);
   select * into t from headgate.tick k where k.stream = p_stream and k.at <= clock_timestamp() - interval '10 seconds' order by k.id desc limit 1;
-  rate := case when t.id is null then null else greatest(last_seq - t.hi, 0) / extract(epoch from clock_timestamp() - t.at) end;
+  rate := case when t.id is null then null else greatest(headgate.used_seqs(p_stream, last_seq) - headgate.used_seqs(p_stream, t.hi), 0) / extract(epoch from clock_timestamp() - t.at) end;
 end $$;
 
 -- dead_count(consumer) -> how many dead letters it has.
@@ -211,7 +215,7 @@ begin
            and headgate.unread(k, m.seq, m.xid)
            and (($1).pattern is null or m.key ~ ($1).pattern) order by m.lane, m.seq limit 1) m where k.consumer = ($1).id
       union all
-      select m.created_at from headgate.message_%1$s m where m.seq = least(
+      select m.created_at from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m where m.seq = least(
         (select min(s) from headgate.delivery d, unnest(d.seqs) s where d.consumer = ($1).id),
         (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$, c.stream) into r using c;
   return r;

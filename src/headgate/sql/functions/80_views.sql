@@ -5,14 +5,17 @@ create view headgate.streams as
 -- A stream: how many messages and bytes are in it, since when, and how fast it grows.
 select s.name, s.lanes, f.messages, f.exact, f.bytes, f.oldest, f.newest, f.last_seq, f.rate, s.dedup_window, s.max_message_bytes,
        (select count(*) from headgate.consumer c where c.stream = s.id) as consumers,
-       (select d.name from headgate.stream d where d.id = s.dead_of) as dead_of, s.created_at
+       (select d.name from headgate.stream d where d.id = s.dead_of) as dead_of, s.created_at,
+       s.retain, s.retain_up_to, s.retain_at_least, s.max_storage, s.is_full
   from headgate.stream s cross join lateral headgate.stream_facts(s.id) f;
 
 create view headgate.consumers as
--- A consumer: its settings, unread messages, in flight, parked, dead letters, lag, floor, and how fast it goes.
+-- A consumer: its settings, unread messages, in flight, parked, dead letters, lag, floor, how fast it goes, and how many
+-- messages were removed before it was done with them.
 select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else 'none' end as "order", c.ack_wait, c.max_deliver,
        c.max_ack_pending, c.backoff, c.paused, u.count as unread, u.exact, d.in_flight, p.parked, p.dead,
-       u.count + d.in_flight + p.parked as lag, d.oldest_delivery, headgate.oldest_unacked(c) as oldest_unacked, headgate.floor_of(c) as floor, k.delivered, k.rate, c.created_at
+       u.count + d.in_flight + p.parked as lag, d.oldest_delivery, headgate.oldest_unacked(c) as oldest_unacked, headgate.floor_of(c) as floor, k.delivered, k.rate, c.created_at,
+       (select coalesce(sum(l.messages), 0)::bigint from headgate.loss l where l.consumer = c.id) as lost
   from headgate.consumer c join headgate.stream s on s.id = c.stream
  cross join lateral headgate.unread_count(c) u
  cross join lateral (select coalesce(sum(cardinality(d.seqs)), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
@@ -47,8 +50,10 @@ select s.name as stream, c.name as consumer, p.lane, p.seq, p.key, p.attempt, p.
   from headgate.parked p join headgate.consumer c on c.id = p.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.segments as
--- A segment of a stream's log: its range of seqs and its size.
-select s.name as stream, g.id, g.first_seq, g.end_seq, pg_total_relation_size(('headgate.message_' || s.id || '_' || g.id)::regclass) as bytes, g.created_at
+-- A segment of a stream's log: its range of seqs, how many messages it holds (counted when it was closed), its size, and
+-- why it is still kept once it is closed.
+select s.name as stream, g.id, g.state, g.first_seq, g.end_seq, case when g.state = 'dropped' then 0 else g.messages end as messages,
+       headgate.segment_bytes(s.id, g.id) as bytes, g.created_at, g.closed_at, g.last_at, headgate.kept_by(g) as kept_by
   from headgate.segment g join headgate.stream s on s.id = g.stream;
 
 create view headgate.workers as

@@ -3,7 +3,7 @@
 -- maintain() -> what was done, one row a task. Locks what it works on with SKIP LOCKED; never waits.
 create or replace function headgate.maintain() returns table (task text, subject text, done bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; c headgate.consumer; t headgate.tick; n bigint; open boolean := headgate.is_open();
+declare s headgate.stream; c headgate.consumer; t headgate.tick; n bigint; open boolean := headgate.is_open(); freed boolean;
 begin
   -- ticks first: they must be made before this transaction has an id, so one stream's a call; the others wait their turn
   if not open then
@@ -14,6 +14,7 @@ begin
       return query select 'tick', s.name, t.id;
     end if;
   end if;
+  return query select * from headgate.prepare_storage();
   for s in select * from headgate.stream order by id for no key update skip locked loop
     n := headgate.thin_ticks(s.id);
     if n > 0 then return query select 'thin ticks', s.name, n; end if;
@@ -37,12 +38,62 @@ begin
       if n > 0 then return query select 'expire workers', c.name, n; end if;
     end if;
   end loop;
+  -- these keep tables locked until the end of this call, so they come last, and not both
   if not open then
     -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
     with mine as (select u.ctid from headgate.upkeep u where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
     update headgate.upkeep u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
+    return query select * from headgate.free_storage();
+    freed := found;
+  end if;
+  if not open and not freed then
     return query select 'rewrite', r.name, r.pages from headgate.rewrite_small() r;
   end if;
+end $$;
+
+-- prepare_storage() -> what was done: segments are ended and closed, kept messages that nobody needs deleted. Locks no table that
+-- others need. Writes segment, kept_<stream id>, stream.
+create or replace function headgate.prepare_storage() returns table (task text, subject text, done bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream; n bigint; now_full boolean;
+begin
+  for s in select * from headgate.stream order by id loop
+    n := headgate.end_segment(s);
+    if n > 0 then return query select 'end segment', s.name, n; end if;
+    n := headgate.close_segments(s);
+    if n > 0 then return query select 'close segments', s.name, n; end if;
+    n := headgate.tidy_kept(s);
+    if n > 0 then return query select 'forget kept', s.name, n; end if;
+    now_full := headgate.is_full(s);
+    if now_full <> s.is_full then
+      update headgate.stream x set is_full = now_full
+       where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
+    end if;
+  end loop;
+end $$;
+
+-- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their empty tables dropped; the other
+-- streams have their turn in later calls. Locks such tables ACCESS EXCLUSIVE until the end of the transaction: to be called
+-- last. Writes segment, stream, parked, loss.
+create or replace function headgate.free_storage() returns table (task text, subject text, done bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream; n bigint; compacted bigint;
+begin
+  for s in select * from headgate.stream order by random() loop
+    compacted := 0;
+    if s.retain = 'until_acked' and s.compacted_at < clock_timestamp() - s.compact_every then
+      update headgate.stream x set compacted_at = clock_timestamp()
+       where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
+      compacted := headgate.compact_segments(s);
+      if compacted > 0 then return query select 'compact', s.name, compacted; end if;
+    end if;
+    n := headgate.remove_segments(s);
+    if n > 0 then return query select 'remove segments', s.name, n; end if;
+    exit when n + compacted > 0;
+    n := headgate.drop_emptied(s.id);
+    if n > 0 then return query select 'drop segments', s.name, n; end if;
+    exit when n > 0;
+  end loop;
 end $$;
 
 -- rewrite_small() -> name and former size in pages of the small hot tables that were rewritten. While somebody holds an old

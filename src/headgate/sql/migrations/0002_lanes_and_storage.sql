@@ -123,3 +123,15 @@ create table headgate.upkeep (
   at timestamptz not null default clock_timestamp()
 );
 insert into headgate.upkeep default values;
+-- Retention, segments, compaction.
+alter table headgate.segment
+  add bytes bigint,           -- measured when it was closed
+  add skipped bigint not null default 0; -- seqs at its end that were left out, because it was closed by size or age
+do $$
+declare s headgate.stream;
+begin
+  for s in select * from headgate.stream loop
+    execute format('create or replace view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at from headgate.message_%2$s '
+                   'union all select seq, key, data, headers, lane, deliver_at, created_at from headgate.kept_%2$s', 'log_' || s.name, s.id);
+  end loop;
+end $$;

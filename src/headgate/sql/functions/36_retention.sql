@@ -1,0 +1,296 @@
+-- Retention: whole segments are removed, oldest first, when their messages are too old, take too much room, or are done for
+-- every consumer. A segment is emptied with TRUNCATE, which needs a lock on that one table alone; its empty table goes later,
+-- when nobody happens to use the stream. Nothing here waits for a user's open transaction, and nobody waits for this.
+
+-- rest_of(segment) -> the consumers that are not done with a closed segment, all seen in one snapshot: whether some of it is
+-- unread, and if not, how many of its messages are in flight and parked.
+create or replace function headgate.rest_of(g headgate.segment)
+returns table (consumer int, name text, unread boolean, in_flight bigint, parked bigint)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  -- lanes by key or channel: where a lane has no cursor, the gatherer (lane -1) has still to come to it, or it is read
+  return query execute format($q$
+    select * from (
+      select c.id, c.name, u.unread,
+             case when not u.unread then (select count(*) from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id and s >= $1 and s < $2) end as in_flight,
+             case when not u.unread then (select count(*) from headgate.parked p where p.consumer = c.id and p.seq >= $1 and p.seq < $2) end as parked
+        from headgate.consumer c cross join lateral (select
+             exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
+                       select from headgate.message_%1$s_%2$s m where m.lane = k.lane and m.seq > r.start and headgate.unread(k, m.seq, m.xid) limit 1) m
+                      where k.consumer = c.id and k.lane >= 0 and r.start < $2 - 1)
+          or exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
+                       select from headgate.message_%1$s_%2$s m where m.seq > r.start and headgate.unread(k, m.seq, m.xid)
+                          and not exists (select from headgate.cursor o where o.consumer = k.consumer and o.lane = m.lane) limit 1) m
+                      where k.consumer = c.id and k.lane = -1 and r.start < $2 - 1) as unread) u
+       where c.stream = %1$s) x
+     where x.unread or x.in_flight > 0 or x.parked > 0 order by x.name $q$, g.stream, g.id)
+    using g.first_seq, g.end_seq;
+end $$;
+
+-- unread_in(consumer, segment) -> how many messages there it has still to come to and would get.
+create or replace function headgate.unread_in(c headgate.consumer, g headgate.segment) returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare n bigint; behind boolean; u text := '(m.seq > %1$s.to_hi or (not pg_visible_in_snapshot(m.xid, %1$s.from_snap) and ('
+  'not pg_visible_in_snapshot(m.xid, %1$s.to_snap) or (m.seq > %1$s.pos and (m.seq > %1$s.from_lo or %1$s.late is not null)))))';
+begin
+  select bool_or(headgate.read_up_to(g.stream, k) < g.end_seq - 1) into behind from headgate.cursor k where k.consumer = c.id;
+  if not behind then return 0; end if;
+  -- as in headgate.unread, written out: a segment may have a million messages
+  execute format('select count(*) from headgate.message_%s_%s m left join headgate.cursor k on k.consumer = $1 and k.lane = m.lane '
+                 'left join headgate.cursor q on q.consumer = $1 and q.lane = -1 '
+                 'where case when k.lane is not null then %s when q.lane is not null then %s else false end and ($2 is null or m.key ~ $2)',
+                 g.stream, g.id, format(u, 'k'), format(u, 'q')) into n using c.id, c.pattern;
+  return n;
+end $$;
+
+-- lose(consumer id, first seq, last seq, n, reason): records that n messages there were removed before the consumer was done
+-- with them. Raises a serialization failure where the snapshot is fixed: there the message may just be out of sight.
+-- Writes loss.
+create or replace function headgate.lose(p_consumer int, p_first bigint, p_last bigint, n bigint, p_reason text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform headgate.no_fixed_snapshot();
+  insert into headgate.loss (consumer, first_seq, last_seq, messages, reason) values (p_consumer, p_first, p_last, n, p_reason);
+end $$;
+
+-- no_fixed_snapshot(): raises a serialization failure in REPEATABLE READ and SERIALIZABLE. TRUNCATE shows an empty table to
+-- older snapshots, in which the copy that compaction made does not exist yet either.
+create or replace function headgate.no_fixed_snapshot() returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    raise exception using errcode = '40001', message = 'a message was moved after this transaction began', hint = 'repeat the transaction';
+  end if;
+  return true;
+end $$;
+
+-- without_removed(consumer, delivery, seqs) -> those whose messages still exist. The others failed after retention had
+-- removed them: they are lost, and what waited behind them goes on. Writes loss, wake.
+create or replace function headgate.without_removed(c headgate.consumer, d headgate.delivery, p_seqs bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare there int8multirange := headgate.log_ranges(c.stream); gone bigint[];
+begin
+  if not exists (select from unnest(p_seqs) s where not s <@ there) then return p_seqs; end if;
+  execute format('select array_agg(s) from unnest($1) s where not s <@ $2 and not exists (select from headgate.kept_%s k where k.seq = s)', c.stream)
+    into gone using p_seqs, there;
+  if gone is null then return p_seqs; end if;
+  perform headgate.lose(c.id, min(s), max(s), count(*), 'removed while in flight') from unnest(gone) s;
+  if c.ordered then
+    perform headgate.leave_notes(c, d.lane, array(select u.k from unnest(d.seqs, d.keys) u (s, k) where u.s = any(gone)));
+  end if;
+  return array(select s from unnest(p_seqs) s where s <> all(gone));
+end $$;
+
+-- held_open(table) -> whether a transaction that has been open for a while holds a lock on it.
+create or replace function headgate.held_open(p_table regclass) returns boolean
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select exists (
+    select from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+     where l.locktype = 'relation' and l.relation = p_table and l.database = (select oid from pg_database where datname = current_database())
+       and l.granted and l.pid is distinct from pg_backend_pid() and (l.pid is null or a.xact_start < clock_timestamp() - interval '100 milliseconds'))
+$$;
+
+-- lock_briefly(table, wait): locks it ACCESS EXCLUSIVE, or raises lock_not_available. Calls hold such a table for an instant, so
+-- that trying again mostly does; with `wait` it queues in the end, for 20 milliseconds, in which others queue behind it.
+create or replace function headgate.lock_briefly(p_table text, p_wait boolean) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if headgate.held_open(('headgate.' || p_table)::regclass) then
+    raise exception using errcode = '55P03', message = format('an open transaction uses %s', p_table);
+  end if;
+  for i in 1 .. 20 loop
+    begin
+      execute format('lock table headgate.%I in access exclusive mode nowait', p_table);
+      return;
+    exception when lock_not_available then
+      if i = 20 and not p_wait then raise; end if;
+    end;
+    perform pg_sleep(0.001);
+  end loop;
+  execute format('lock table headgate.%I in access exclusive mode', p_table);  -- the caller has set lock_timeout
+end $$;
+
+-- empty_segment(segment, how) -> whether it was emptied; false when somebody uses it at this moment. `how` says what is made
+-- sure first: 'done', that no consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
+-- other word is the reason for which messages are removed, read or not, and what consumers lose is counted.
+-- Locks the segment's table ACCESS EXCLUSIVE: to be called last in a transaction. Writes segment, kept_<stream id>, loss.
+create or replace function headgate.empty_segment(g headgate.segment, p_how text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare part text := format('message_%s_%s', g.stream, g.id); was text := current_setting('lock_timeout');
+begin
+  if headgate.held_open(('headgate.' || part)::regclass) then return false; end if;  -- before the work is done in vain
+  begin
+    if p_how = 'compacted' then
+      perform headgate.keep_unfinished(g);
+    elsif p_how <> 'done' then
+      perform headgate.lose(c.id, g.first_seq, g.end_seq - 1, n, p_how)
+         from headgate.consumer c cross join lateral headgate.unread_in(c, g) n where c.stream = g.stream and n > 0;
+    end if;
+    perform set_config('lock_timeout', '20ms', true);
+    perform headgate.lock_briefly(part, true);
+    -- from here on nobody can come to need it: a seek or redrive that did so in the meantime is seen now
+    if p_how = 'compacted' then perform headgate.keep_unfinished(g); end if;
+    if p_how in ('done', 'compacted') and exists (select from headgate.rest_of(g) r where p_how = 'done' or r.unread) then
+      raise exception using errcode = '55P03', message = format('%s is needed again', part);
+    end if;
+    execute format('truncate headgate.%I', part);
+    update headgate.segment x set state = 'dropped' where x.stream = g.stream and x.id = g.id;
+    perform set_config('lock_timeout', was, true);
+    return true;
+  exception when lock_not_available then
+    return false;
+  end;
+end $$;
+
+-- give_up_parked(segment, reason) -> how many parked messages of a segment that is to be removed were given up, and so lost;
+-- at most 10,000 a call, in lanes that nobody is claiming. Locks cursors (SKIP LOCKED); writes parked, wake, loss.
+create or replace function headgate.give_up_parked(g headgate.segment, p_reason text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare l record; n bigint; total bigint := 0; first bigint; last bigint;
+begin
+  for l in select distinct p.consumer, p.lane from headgate.parked p join headgate.consumer c on c.id = p.consumer
+            where c.stream = g.stream and p.seq >= g.first_seq and p.seq < g.end_seq order by 1, 2 loop
+    perform from headgate.cursor k where k.consumer = l.consumer and k.lane = l.lane for update skip locked;
+    continue when not found and exists (select from headgate.cursor k where k.consumer = l.consumer and k.lane = l.lane);
+    with gone as (
+      delete from headgate.parked p where (p.consumer, p.lane, p.seq) in (
+        select x.consumer, x.lane, x.seq from headgate.parked x
+         where x.consumer = l.consumer and x.lane = l.lane and x.seq >= g.first_seq and x.seq < g.end_seq limit 10000 - total for update skip locked)
+      returning p.seq, p.key),
+    notes as (
+      insert into headgate.wake (consumer, lane, key) select distinct l.consumer, l.lane, x.key from gone x where x.key is not null or l.lane >= 144115188075855872)
+    select count(*), min(x.seq), max(x.seq) into n, first, last from gone x;
+    if n > 0 then perform headgate.lose(l.consumer, first, last, n, p_reason); end if;
+    total := total + n;
+    exit when total >= 10000;
+  end loop;
+  return total;
+end $$;
+
+-- remove_segments(stream) -> how many segments were emptied, at most 8 a call: those without messages, those whose last message
+-- is older than retain_up_to, the oldest ones while the stream is above max_storage (none with a message younger than
+-- retain_at_least), and, of a stream that keeps messages until they are acked, those that are done for all consumers. At most
+-- 8 of these are asked about in a call, chosen by chance: one that is held for long must not hide others.
+-- To be called last in a transaction. Locks the segments' rows (SKIP LOCKED) and tables; writes segment, parked, loss.
+create or replace function headgate.remove_segments(s headgate.stream) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  g headgate.segment; how text; removed bigint := 0; asked int := 0; began timestamptz;
+  has_consumers boolean := exists (select from headgate.consumer c where c.stream = s.id);
+begin
+  for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
+            order by case s.retain when 'until_acked' then random() else x.id end for update skip locked loop
+    how := case when g.messages = 0 then 'done'
+                when g.last_at < clock_timestamp() - s.retain_up_to then 'retain_up_to'
+                when s.retain = 'until_acked' then case when has_consumers then 'done' end
+                -- while another process removes an older one, nobody knows yet whether this one has to go
+                when g.last_at < clock_timestamp() - coalesce(s.retain_at_least, interval '0')
+                     and g.id = (select min(x.id) from headgate.segment x where x.stream = s.id and x.state = 'closed')
+                     and headgate.stored_bytes(s.id) > s.max_storage then 'max_storage' end;
+    continue when how is null;
+    if how = 'done' then
+      asked := asked + 1;
+      exit when asked > 8;
+      continue when exists (select from headgate.rest_of(g));
+    end if;
+    exit when how <> 'done' and headgate.give_up_parked(g, how) > 0;  -- holds cursors: the next call does the rest
+    if not headgate.empty_segment(g, how) then
+      continue;
+    end if;
+    removed := removed + 1;
+    began := coalesce(began, clock_timestamp());
+    exit when removed >= 8 or clock_timestamp() > began + interval '100 milliseconds';  -- others wait for what is locked
+  end loop;
+  return removed;
+end $$;
+
+-- drop_emptied(stream id) -> how many tables of emptied segments were dropped, at most 16 a call, when nobody uses the stream at
+-- this moment. To be called last in a transaction. Locks the parent ACCESS EXCLUSIVE; writes segment; DDL.
+create or replace function headgate.drop_emptied(p_stream int) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare k int; n bigint; was text := current_setting('lock_timeout');
+begin
+  select count(*) into n from headgate.segment g where g.stream = p_stream and g.state = 'dropped';
+  if n = 0 then return 0; end if;
+  begin
+    perform set_config('lock_timeout', '20ms', true);
+    perform headgate.lock_briefly('message_' || p_stream, n >= 8);
+    n := 0;
+    for k in select g.id from headgate.segment g where g.stream = p_stream and g.state = 'dropped' order by g.id limit 16 for update skip locked loop
+      begin
+        execute format('lock table headgate.message_%s_%s in access exclusive mode nowait', p_stream, k);
+        execute format('drop table headgate.message_%s_%s', p_stream, k);
+        delete from headgate.segment g where g.stream = p_stream and g.id = k;
+        n := n + 1;
+      exception when lock_not_available then
+        null;  -- autovacuum is at work on it
+      end;
+    end loop;
+    perform set_config('lock_timeout', was, true);
+    return n;
+  exception when lock_not_available then
+    return 0;
+  end;
+end $$;
+
+-- is_full(stream) -> whether it is above max_storage and nothing may be removed: its oldest segment holds messages younger
+-- than retain_at_least, or, where messages are kept until they are acked, no closed segment is done.
+create or replace function headgate.is_full(s headgate.stream) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if s.max_storage is null or headgate.stored_bytes(s.id) <= s.max_storage then return false; end if;
+  if s.retain = 'until_acked' then
+    return not exists (select from headgate.segment g where g.stream = s.id and g.state = 'closed' and not exists (select from headgate.rest_of(g)))
+        or not exists (select from headgate.consumer c where c.stream = s.id);
+  end if;
+  return s.retain_at_least is not null and coalesce((
+    select g.state = 'open' or g.last_at > clock_timestamp() - s.retain_at_least from headgate.segment g
+     where g.stream = s.id and g.state <> 'dropped' order by g.id limit 1), false);
+end $$;
+
+-- check_room(stream): HG013 when it is full. Each send asks: one that fails cannot leave a mark for the next.
+create or replace function headgate.check_room(s headgate.stream) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if headgate.is_full(s) then
+    perform headgate.fail('HG013', format('stream "%s" is full: %s bytes are more than its max_storage, and nothing may be removed', s.name, headgate.stored_bytes(s.id)),
+      case s.retain when 'until_acked' then 'let its consumers catch up (what is acked is removed by maintenance), drop a consumer that is no longer needed, or raise max_storage'
+                    else 'raise max_storage, or lower retain_at_least' end);
+  end if;
+end $$;
+
+-- kept_by(segment) -> why a closed segment is still there, or one that is full is not closed.
+create or replace function headgate.kept_by(g headgate.segment) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream; t headgate.tick; r record; part regclass := to_regclass(format('headgate.message_%s_%s', g.stream, g.id));
+begin
+  if g.state = 'open' then
+    t := headgate.newest_tick(g.stream);
+    return case when g.end_seq - 1 <= t.hi0 and (t.lo < g.end_seq - 1 or exists (select from unnest(t.late_from) f where f < g.end_seq - 1))
+                then 'an open transaction may still write into it' end;
+  end if;
+  if g.state = 'dropped' then
+    return case when headgate.held_open(('headgate.message_' || g.stream)::regclass) then 'emptied; an open transaction keeps its empty table'
+                else 'emptied; maintenance drops its empty table' end;
+  end if;
+  select * into s from headgate.stream where id = g.stream;
+  if g.messages > 0 and coalesce(g.last_at >= clock_timestamp() - s.retain_up_to, true) then
+    if s.retain = 'until_acked' then
+      select * into r from headgate.rest_of(g) limit 1;
+      if found then
+        return case when r.unread then format('consumer %s has not read it', r.name)
+                    when r.in_flight > 0 then format('consumer %s has %s of its messages in flight', r.name, r.in_flight)
+                    else format('consumer %s has %s of its messages parked', r.name, r.parked) end;
+      elsif not exists (select from headgate.consumer c where c.stream = s.id) then
+        return 'the stream has no consumer yet';
+      end if;
+    elsif s.max_storage is not null and headgate.stored_bytes(s.id) > s.max_storage then
+      if g.last_at >= clock_timestamp() - s.retain_at_least then return format('retained at least until %s', g.last_at + s.retain_at_least); end if;
+    elsif s.retain_up_to is not null then
+      return format('retained until %s', g.last_at + s.retain_up_to);
+    else
+      return case when s.max_storage is null then 'the stream keeps its messages for ever' else 'max_storage is not reached' end;
+    end if;
+  end if;
+  return case when headgate.held_open(part) then 'an open transaction' else 'the next maintenance removes it' end;
+end $$;

@@ -1,0 +1,102 @@
+-- Compaction: a segment of which nearly everything is done, and whose rest is parked, is removed; the rest is copied to
+-- kept_<stream id> in the same transaction. Whoever looks a parked message up by its seq looks in both.
+
+-- keep_unfinished(segment) -> how many messages of it were copied to kept_<stream id>: those that any consumer has parked or in
+-- flight, seen in one snapshot, so that one that is just being handed out or given back is not missed.
+create or replace function headgate.keep_unfinished(g headgate.segment) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare n bigint;
+begin
+  execute format($q$
+    insert into headgate.kept_%1$s select m.* from headgate.message_%1$s_%2$s m where m.seq in (
+      select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s and p.seq >= $1 and p.seq < $2
+      union all
+      select s from headgate.delivery d join headgate.consumer c on c.id = d.consumer cross join unnest(d.seqs) s
+       where c.stream = %1$s and s >= $1 and s < $2)
+    on conflict do nothing $q$, g.stream, g.id) using g.first_seq, g.end_seq;
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
+-- compact_segments(stream) -> how many closed segments were compacted away: at least 80 % done for everybody, and the rest
+-- parked. At most 8 a call. To be called last in a transaction. Locks the segments' rows (SKIP LOCKED) and tables; writes segment,
+-- kept_<stream id>.
+create or replace function headgate.compact_segments(s headgate.stream) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare g headgate.segment; n bigint := 0; waiting bigint; needed boolean;
+begin
+  for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed' order by x.id for update skip locked loop
+    select coalesce(bool_or(r.unread or r.in_flight > 0), true) into needed from headgate.rest_of(g) r;
+    continue when needed;
+    select count(distinct p.seq) into waiting from headgate.parked p join headgate.consumer c on c.id = p.consumer
+     where c.stream = s.id and p.seq >= g.first_seq and p.seq < g.end_seq;
+    continue when waiting > g.messages / 5;
+    if headgate.empty_segment(g, 'compacted') then n := n + 1; end if;
+    exit when n >= 8;
+  end loop;
+  return n;
+end $$;
+
+-- compact(stream) -> how many segments of a stream that keeps messages until they are acked were compacted away; maintenance
+-- does it every compact_every. Call it outside a longer transaction: it locks the segments that it removes until the commit.
+create or replace function headgate.compact(stream text) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream);
+begin
+  if s.retain <> 'until_acked' then return 0; end if;
+  perform headgate.close_segments(s);
+  return headgate.compact_segments(s);
+end $$;
+
+-- tidy_kept(stream) -> how many kept messages were deleted, at most 10,000 a call: those that no consumer has parked or in flight
+-- any more. Those older than retain_up_to are first given up by whoever has them parked, and so lost.
+-- Locks kept_<stream id> SHARE ROW EXCLUSIVE (NOWAIT), so that no redrive brings one back meanwhile; writes kept_<stream id>, parked, wake, loss.
+create or replace function headgate.tidy_kept(s headgate.stream) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare n bigint; old headgate.segment; any_kept boolean;
+begin
+  execute format('select exists (select from headgate.kept_%s)', s.id) into any_kept;
+  if not any_kept then return 0; end if;
+  begin
+    execute format('lock table headgate.kept_%s in share row exclusive mode nowait', s.id);
+  exception when lock_not_available then
+    return 0;
+  end;
+  if s.retain_up_to is not null then
+    for old.first_seq, old.end_seq in execute format('select k.seq, k.seq + 1 from headgate.kept_%s k where k.created_at < $1 order by k.seq limit 100', s.id)
+        using clock_timestamp() - s.retain_up_to loop
+      old.stream := s.id;
+      perform headgate.give_up_parked(old, 'retain_up_to');
+    end loop;
+  end if;
+  execute format($q$
+    delete from headgate.kept_%1$s k where k.seq in (
+      select x.seq from headgate.kept_%1$s x
+       where not exists (
+         select from (
+           select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s
+           union all
+           select s from headgate.delivery d join headgate.consumer c on c.id = d.consumer cross join unnest(d.seqs) s where c.stream = %1$s) u
+          where u.seq = x.seq)
+       limit 10000) $q$, s.id);
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
+-- forget(consumer, target seq): of what a consumer has in flight or parked, as it seeks, everything; but messages at or above the
+-- target that are no longer in the log wait for it as if never delivered. The caller holds the cursors. Writes delivery,
+-- parked, wake.
+create or replace function headgate.forget(c headgate.consumer, p_target bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare had bigint[];
+begin
+  with given as (delete from headgate.delivery d where d.consumer = c.id returning d.seqs),
+  waiting as (delete from headgate.parked p where p.consumer = c.id returning p.seq)
+  select array(select unnest(g.seqs) from given g union all select w.seq from waiting w) into had;
+  delete from headgate.wake w where w.consumer = c.id;
+  execute format($q$
+    insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
+      select ($1).id, k.lane, k.seq, case when ($1).ordered then k.key end, 0, clock_timestamp(), 'redriven'
+        from headgate.kept_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream) using c, had, p_target;
+  insert into headgate.wake (consumer, lane) select distinct c.id, p.lane from headgate.parked p where p.consumer = c.id and p.lane >= 144115188075855872;
+end $$;
