@@ -289,12 +289,11 @@ declare
       select s.*, x.*, coalesce(cardinality(x.seqs), 0) > s.share as more, least(coalesce(cardinality(x.seqs), 0), s.share) as n,
              nextval('headgate.delivery_id') as id
         from s cross join lateral (
-          select array_agg(m.seq) as seqs, array_agg(m.key) as keys, array_agg(m.data) as datas, array_agg(m.headers) as headers,
-                 array_agg(m.created_at) as times, min({m.channel}) as channel, coalesce(bool_or(m.deliver_at is not null), false) as delayed
-            from (select * from headgate.message_{stream} m
+          select array_agg((y.m).seq) as seqs, array_agg(y.m) as messages, coalesce(bool_or((y.m).deliver_at is not null), false) as delayed
+            from (select m from headgate.message_{stream} m
                    where s.share > 0 and (m.lane, m.seq) > (s.lane, s.pos) and (m.lane, m.seq) <= (s.lane, s.to_hi) and m.seq > s.pos and m.seq <= s.to_hi
                      and pg_visible_in_snapshot(m.xid, s.to_snap) and not pg_visible_in_snapshot(m.xid, s.from_snap)
-                   order by m.lane, m.seq limit s.share + 1) m) x),
+                   order by m.lane, m.seq limit s.share + 1) y) x),
     u as (
       update headgate.cursor k set from_tick = r.from_tick, from_snap = r.from_snap, from_lo = r.from_lo, to_tick = r.to_tick, to_base = r.to_base,
              to_snap = r.to_snap, to_lo = r.to_lo, to_hi = r.to_hi, sift = r.delayed,
@@ -309,10 +308,9 @@ declare
         from r where k.ctid = r.place),
     d as (
       insert into headgate.delivery (consumer, lane, id, seqs, keys, deadline, delivered_at, worker)
-        select c.id, r.lane, r.id, r.seqs[:r.n], case when c.ordered then r.keys[:r.n] end, deadline, t1, p_worker from r where r.n > 0 and not r.delayed)
-    select r.lane || '.' || r.id || '.' || y.seq, y.seq, y.key, y.data, y.headers, r.channel, 1, y.created_at
-      from r cross join lateral unnest(r.seqs[:r.n], r.keys[:r.n], r.datas[:r.n], r.headers[:r.n], r.times[:r.n]) y (seq, key, data, headers, created_at)
-     where not r.delayed;
+        select c.id, r.lane, r.id, r.seqs[:r.n], case when c.ordered then array(select m.key from unnest(r.messages[:r.n]) m) end, deadline, t1, p_worker from r where r.n > 0 and not r.delayed)
+    select r.lane || '.' || r.id || '.' || m.seq, m.seq, m.key, m.data, m.headers, {m.channel}, 1, m.created_at
+      from r cross join lateral unnest(r.messages[:r.n]) m where not r.delayed;
     get diagnostics got = row_count;
     want := want - got;
     passes := case when got > 0 then 0 else passes + 1 end;
