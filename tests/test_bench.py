@@ -141,10 +141,10 @@ def test_an_error_is_told_with_a_hint(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_runs_until_it_is_told_to_stop(database_url: str, number: signal.Signals) -> None:
-    environment = {**os.environ, "HEADGATE_DATABASE_URL": database_url}
+def test_up_runs_until_it_is_told_to_stop(database_url: str, number: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "HEADGATE_DATABASE_URL": database_url, "HEADGATE_EMBEDDED_DIR": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-m", "headgate.cli", "up"], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "headgate.cli", "up", "--port", "0"], env=environment, stdout=subprocess.PIPE, text=True
     ) as up:
         try:
             assert up.stdout is not None

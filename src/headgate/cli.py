@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -62,7 +61,10 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(command=function)
         return made
 
-    command("up", _up, "Run Headgate: migrate, print the database's URL, and maintain it until stopped.")
+    up = command("up", _up, "Run Headgate: migrate, print the URLs of database and HTTP server, serve until stopped.")
+    up.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
+    up.add_argument("--port", type=int, default=7376, help="the port to listen on (default: 7376; 0: a free one)")
+    up.add_argument("--no-auth", action="store_true", help="take requests without a token, from this machine alone")
     command("migrate", _migrate, "Install or upgrade Headgate's schema, and print its version.")
 
     command("doctor", _doctor, "Say what is wrong with the database and what to do; exit with 1 when it is a problem.")
@@ -81,13 +83,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(args: argparse.Namespace) -> int:
-    hg = headgate.Headgate(args.database)
-    service = hg.maintenance()
-    for number in (signal.SIGINT, signal.SIGTERM):  # before a private server is started, which must be left again
-        signal.signal(number, lambda *_: service.stop())
-    with hg.open(migrate=True):
-        _say({"url": hg.url} if args.json else hg.url)
-        service.run()
+    try:
+        from headgate.server.run import Running, serve  # here, because no other command needs it
+        from headgate.server.settings import Settings
+    except ImportError as missing:
+        raise headgate.Error(
+            f"the HTTP server needs {missing.name}", hint="pip install 'headgate[server]'"
+        ) from missing
+
+    def ready(running: Running) -> None:
+        if args.json:
+            _say({"url": running.database_url, "http": running.url, "token_file": str(running.token_file or "")})
+        else:
+            _say(f"{running.database_url}\n{running.url}")
+        if running.token_file is not None:
+            _talk(f"a token for administrators is in {running.token_file}")
+
+    serve(Settings(args.database, host=args.host, port=args.port, auth=not args.no_auth), ready)
     return OK
 
 

@@ -89,3 +89,24 @@ WORKERS = (
 SEGMENTS = "select * from headgate.segments where stream = %s order by id"
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
+
+# What the HTTP server adds. Its statements share few connections: none may wait long for somebody's open transaction,
+# such as one that has sent the same message id or drops the stream.
+# (The stream's name refers to the setting, so that it is made first.)
+SEND_SOON = (
+    "select r.seqs from (select set_config('lock_timeout', '2s', true) as made) s, lateral ("
+    "select headgate.send_batch(%s::text || left(s.made, 0), %s::text[], %s::text[], %s::text[]::jsonb[], "
+    "%s::text[], %s::text[]::interval[], %s::text[]) as seqs) r"
+)
+# Several acks of one consumer, each a list of ack_ids with a space between them: one commit, an answer each.
+ACK_EACH = (
+    _RELAXED + "lateral (select t.n, a.acked, a.stale from unnest(%s::text[]) with ordinality t (ids, n) "
+    "cross join lateral headgate.ack(%s, %s, string_to_array(t.ids, ' ')) a) r order by r.n"
+)
+LAST_SEQS = "select stream, seq from headgate.last_seqs(%s::text[])"
+CREATE_TOKEN = "select headgate.create_token(%s, %s, %s, %s::text[], %s::text[], %s, %s::text::interval)"
+CHECK_TOKEN = "select name, hash, scopes, pattern, rate_limit from headgate.check_token(%s)"
+TOKENS = "select * from headgate.tokens()"
+REVOKE_TOKEN = "select headgate.revoke_token(%s)"
+NOTE_AUDIT = "select headgate.note_audit(%s, %s, %s, %s)"
+AUDIT_LOG = "select * from headgate.audit_log(%s, %s)"

@@ -145,6 +145,7 @@ class AsyncHeadgate:
         name: str,
         *,
         create: bool = False,
+        exist_ok: bool = True,
         lanes: int = 16,
         lane_by: LaneBy = "hash",
         retain: Retain = "forever",
@@ -161,6 +162,8 @@ class AsyncHeadgate:
         compact_every: float | timedelta = 1800,
     ) -> AsyncStream:
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream.
+
+        With `exist_ok=False` an existing one is an error.
 
         `lane_by` says what shares a lane: keys of the same hash, one key, or one channel. Messages stay for ever, or
         until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
@@ -183,7 +186,7 @@ class AsyncHeadgate:
                 whole(segment_bytes, "segment_bytes"),
                 interval(segment_age),
                 interval(compact_every),
-                True,
+                exist_ok,
             )
             await self.run(statements.CREATE_STREAM, params)
         else:

@@ -148,6 +148,11 @@ class AsyncConsumer:
     async def _lanes(self, query: str, worker: str | None) -> list[int]:
         return list((await self.hg.run(query, (self.stream, self.name, worker or self.worker_name)))[0][0])
 
+    @property
+    def has_named_lanes(self) -> bool:
+        """Whether the stream's lanes are its keys or channels."""
+        return self._slot_modulus is not None
+
     def slot(self, lane: int) -> int:
         """What is leased of a lane: itself or, of lanes by key or channel, which share leases, its remainder."""
         return lane if self._slot_modulus is None else lane % self._slot_modulus

@@ -135,6 +135,7 @@ class Headgate:
         name: str,
         *,
         create: bool = False,
+        exist_ok: bool = True,
         lanes: int = 16,
         lane_by: LaneBy = "hash",
         retain: Retain = "forever",
@@ -151,6 +152,8 @@ class Headgate:
         compact_every: float | timedelta = 1800,
     ) -> Stream:
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream.
+
+        With `exist_ok=False` an existing one is an error.
 
         `lane_by` says what shares a lane: keys of the same hash, one key, or one channel. Messages stay for ever, or
         until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
@@ -173,7 +176,7 @@ class Headgate:
                 whole(segment_bytes, "segment_bytes"),
                 interval(segment_age),
                 interval(compact_every),
-                True,
+                exist_ok,
             )
             self.run(statements.CREATE_STREAM, params)
         else:

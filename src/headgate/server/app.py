@@ -1,0 +1,231 @@
+"""The ASGI application: match, check, decode, one handler, encode."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, MutableMapping
+from time import perf_counter
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from ..errors import Error
+from .auth import ANYBODY, Caller
+from .call import Call
+from .errors import Problem, problem
+from .routes import ROUTES
+from .routing import Route
+from .service import Service
+
+log = logging.getLogger("headgate.server")
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_encode = msgspec.json.Encoder().encode
+JSON = b"application/json"
+
+
+class App:
+    """Answers requests of one process."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:  # a WebSocket
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self.service.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.service.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _http(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        began = perf_counter()
+        headers = dict(scope["headers"])
+        work = _Work(self.service, scope, headers, receive)
+        try:
+            status, kind, body, more = await work.answer()
+        except Problem as p:
+            status, kind, body, more = _problem(p)
+        except Error as error:
+            if work.path:
+                self.service.forget(error, work.path.get("stream"), work.path.get("consumer"))
+            found = problem(error)
+            if found.status == 500:
+                log.exception("%s %s failed", scope["method"], scope["path"])
+            status, kind, body, more = _problem(found)
+        except TimeoutError:
+            hint = "whether it was done is not known; send messages with an id, and repeat the call"
+            status, kind, body, more = _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            status, kind, body, more = _problem(
+                Problem(500, "internal", "something went wrong in the server", "look in the server's log")
+            )
+        finally:
+            work.close()
+        if work.is_administrative:
+            address = scope["client"][0] if scope.get("client") else None
+            await self.service.audit(work.caller, address, f"{scope['method']} {scope['path']}", status)
+        self.service.metrics.request(
+            work.route.path if work.route else "-", scope["method"] if work.route else "-", status,
+            perf_counter() - began - work.waited,
+        )  # fmt: skip
+        length = str(len(body)).encode()
+        all_headers = [(b"content-type", kind), (b"content-length", length), *more]
+        await send({"type": "http.response.start", "status": status, "headers": all_headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+class _Work:
+    """The steps of one request, and what they hold until it is answered."""
+
+    def __init__(
+        self, service: Service, scope: MutableMapping[str, Any], headers: dict[bytes, bytes], receive: Receive
+    ) -> None:
+        self._service = service
+        self._scope = scope
+        self._headers = headers
+        self._receive = receive
+        self._call: Call | None = None
+        self._held = 0  # bytes
+        self._is_in_work = False
+        self.caller: Caller = ANYBODY
+        self.route: Route | None = None
+        self.path: dict[str, str] = {}
+
+    @property
+    def waited(self) -> float:
+        return self._call.waited if self._call else 0.0
+
+    @property
+    def is_administrative(self) -> bool:
+        route = self.route
+        return route is not None and route.scope == "admin" and route.method != "GET"
+
+    async def answer(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+        service, scope = self._service, self._scope
+        raw_path = scope.get("raw_path") or scope["path"].encode()
+        route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
+        self.route = route
+        if route.scope is not None:
+            service.in_work.enter()
+            self._is_in_work = True
+            self.caller = await self._authenticate()
+            self.caller.check(route.scope, self.path.get("stream"), route.everywhere)
+        query = _query(route, scope["query_string"])
+        async with asyncio.timeout(service.settings.timeout) as limit:
+            body = await self._body(route)
+            self._call = Call(service, route, self.caller, self.path, query, body, self._receive)
+            self._call.limit = limit
+            data = await route.handler(self._call)
+        if isinstance(route.answer, str):
+            return route.status, route.answer.encode(), data, []
+        return route.status, JSON, _encode({"data": data}), []
+
+    async def _authenticate(self) -> Caller:
+        service = self._service
+        if not service.settings.auth:
+            return ANYBODY
+        caller = await service.tokens.caller(self._headers.get(b"authorization"))
+        if (rate := caller.rate_limit or service.settings.rate_limit) is not None:
+            service.rates.spend(caller.id, rate)
+        return caller
+
+    async def _body(self, route: Route) -> Any:
+        given = self._headers.get(b"content-length", b"0")
+        length = int(given) if given.isdigit() and len(given) < 20 else 0
+        if length > self._service.settings.body_limit:
+            raise self._too_large()
+        parts: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Problem(400, "gone", "the request was not sent to its end")
+            part = message.get("body", b"")
+            if part:
+                self._service.bodies.enter(len(part))
+                self._held += len(part)
+                parts.append(part)
+            if self._held > self._service.settings.body_limit:
+                raise self._too_large()
+            if not message.get("more_body"):
+                break
+        if route.decode_body is None:
+            return None  # what is sent along with a GET or DELETE is nobody's concern
+        content = b"".join(parts)
+        if not content and route.body_optional:
+            return route.decode_body(b"{}")
+        kind = self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind != JSON:
+            raise Problem(
+                415, "unsupported_media_type", "the body is not said to be JSON", "send Content-Type: application/json"
+            )
+        try:
+            return route.decode_body(content)
+        except RecursionError:
+            raise Problem(400, "bad_json", "the JSON is nested too deeply", "send flatter data") from None
+        except msgspec.ValidationError as error:
+            raise Problem(422, "invalid_body", str(error), "GET /openapi.json has the schema") from None
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Problem(400, "bad_json", f"the body cannot be read: {error}", "send JSON in UTF-8") from None
+
+    def _too_large(self) -> Problem:
+        most = self._service.settings.body_limit
+        return Problem(413, "body_too_large", f"the body is larger than {most} bytes", "send smaller batches")
+
+    def close(self) -> None:
+        if self._call is not None:
+            self._call.close()
+        if self._is_in_work:
+            self._service.in_work.leave()
+        self._service.bodies.leave(self._held)
+
+
+def _query(route: Route, query_string: bytes) -> Any:
+    if route.query is None:
+        if query_string:
+            raise Problem(422, "invalid_query", "this path takes no query parameters", "leave them out")
+        return None
+    given: dict[str, str] = {}
+    try:
+        for pair in query_string.split(b"&"):
+            if pair:
+                name, _, value = pair.replace(b"+", b" ").partition(b"=")
+                text = unquote_to_bytes(name).decode()
+                if text in given:
+                    raise Problem(422, "invalid_query", f"{text[:50]} is given twice", "give it once")
+                given[text] = unquote_to_bytes(value).decode()
+        return msgspec.convert(given, route.query, strict=False)
+    except UnicodeDecodeError:
+        raise Problem(400, "bad_query", "the query is not UTF-8", "encode it as UTF-8, then in percents") from None
+    except msgspec.ValidationError as error:
+        raise Problem(422, "invalid_query", str(error), "GET /openapi.json has the parameters") from None
+
+
+def _problem(p: Problem) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+    headers: list[tuple[bytes, bytes]] = []
+    if p.retry_after is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(p.retry_after))).encode()))
+    if p.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if p.status == 405 and p.hint:
+        headers.append((b"allow", p.hint.removeprefix("it takes ").encode()))
+    error = {"code": p.code, "message": p.message, "hint": p.hint}
+    try:
+        body = _encode({"error": error})
+    except ValueError:  # a name with half a surrogate pair in it
+        body = _encode({"error": {**error, "message": p.message.encode("ascii", "replace").decode()}})
+    return p.status, JSON, body, headers

@@ -1,0 +1,149 @@
+"""Bearer tokens: who calls, and what they may do.
+
+A token is `<id>.<secret>`. The id finds the row, the secret's sha256 is compared in constant time; the secret itself is
+shown once, when the token is made, and never stored or logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from .. import statements
+from ..aio import AsyncHeadgate
+from ..connections import Array
+from ..encoding import interval
+from .errors import Problem
+from .routing import Scope
+
+REMEMBERED = 1.0  # seconds: so long a revoked token may still work
+_TOKEN = re.compile(r"(hg_[0-9a-f]{16})\.([A-Za-z0-9_-]{20,200})")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who makes a request."""
+
+    id: str
+    name: str
+    scopes: frozenset[str]
+    pattern: re.Pattern[str] | None = None  # of the streams it may use; None: all
+    rate_limit: int | None = None
+
+    def check(self, scope: Scope, stream: str | None, everywhere: bool) -> None:
+        """403 unless this caller may do it. Said alike whether the stream exists or not."""
+        if scope not in self.scopes and "admin" not in self.scopes:
+            raise Problem(
+                403, "scope_missing", f'this needs a token with the scope "{scope}"',
+                "ask for one: POST /api/tokens makes it",
+            )  # fmt: skip
+        if (everywhere and self.pattern is not None) or (stream is not None and not self.may_use(stream)):
+            raise Problem(403, "stream_not_allowed", "this token is for other streams", "use a token for this stream")
+
+    def may_use(self, stream: str) -> bool:
+        """Whether the token is for this stream."""
+        return self.pattern is None or self.pattern.fullmatch(stream) is not None
+
+
+ANYBODY = Caller("-", "nobody in particular", frozenset({"admin"}))  # of a server without authentication
+
+
+class Tokens:
+    """The tokens of a database, the last ones remembered for a moment."""
+
+    MOST = 10_000
+
+    def __init__(self, hg: AsyncHeadgate, clock: Callable[[], float] = monotonic) -> None:
+        self._hg = hg
+        self._clock = clock
+        self._known: dict[str, tuple[float, bytes, Caller | None]] = {}
+
+    async def caller(self, authorization: bytes | None) -> Caller:
+        """Who sent this Authorization header, or 401."""
+        if not authorization:
+            raise _unauthorized("a token is needed")
+        kind, _, given = authorization.decode("latin-1").partition(" ")
+        found = _TOKEN.fullmatch(given.strip()) if kind.lower() == "bearer" else None
+        if found is None:
+            raise _unauthorized("this is not a token")
+        id, secret = found.groups()
+        until, stored, caller = self._known.get(id, (0.0, b"", None))
+        if until < self._clock():
+            stored, caller = await self._look(id)
+        # a token that does not exist takes the same way
+        if not hmac.compare_digest(stored or bytes(32), _digest(secret)) or caller is None:
+            raise _unauthorized("this token is not valid")
+        return caller
+
+    async def _look(self, id: str) -> tuple[bytes, Caller | None]:
+        rows = await self._hg.run(statements.CHECK_TOKEN, (id,))
+        stored, caller = b"", None
+        for name, hash, scopes, pattern, rate in rows:
+            compiled = re.compile(pattern) if pattern else None
+            stored, caller = bytes(hash), Caller(id, name, frozenset(scopes), compiled, rate)
+        if len(self._known) >= self.MOST:
+            self._known.clear()
+        self._known[id] = (self._clock() + REMEMBERED, stored, caller)
+        return stored, caller
+
+    def forget(self, id: str) -> None:
+        """Looks a token up anew at its next use."""
+        self._known.pop(id, None)
+
+    async def create(
+        self,
+        name: str,
+        scopes: list[str],
+        streams: list[str] | None = None,
+        rate_limit: int | None = None,
+        lifetime: float | None = None,
+    ) -> tuple[str, str]:
+        """Makes a token; returns its id and the token itself, which nobody can ask for again."""
+        id, secret = "hg_" + secrets.token_hex(8), secrets.token_urlsafe(32)
+        patterns = None if streams is None else Array(streams)
+        params = (id, name, _digest(secret), Array(scopes), patterns, rate_limit, interval(lifetime))
+        await self._hg.run(statements.CREATE_TOKEN, params)
+        return id, f"{id}.{secret}"
+
+    async def first_admin(self, file: Path) -> bool:
+        """Has a working admin token in the file; True when it had to be made. Only the file's owner can read it."""
+        try:
+            caller = await self.caller(b"Bearer " + _read(file))
+            if "admin" in caller.scopes:
+                return False
+        except (OSError, Problem):
+            pass
+        _, token = await self.create("first admin", ["admin"])
+        _write(file, token + "\n")
+        return True
+
+
+def _read(file: Path) -> bytes:
+    return file.read_bytes().strip()
+
+
+def _write(file: Path, text: str) -> None:
+    """Replaces the file; at no moment can anybody else read it."""
+    file.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+    draft.replace(file)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _unauthorized(message: str) -> Problem:
+    return Problem(401, "unauthorized", message, "send it as Authorization: Bearer <token>")

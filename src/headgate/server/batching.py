@@ -1,0 +1,185 @@
+"""Durable batching: concurrent small calls become one commit, and nobody is answered before it.
+
+While a commit is under way, what arrives gathers; it is the next group. So a lone call waits for nobody, and the more
+calls there are, the larger the groups. When a group is refused, its members are tried alone: a bad one fails by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from .. import statements
+from ..aio import AsyncHeadgate
+from ..connections import Array
+from ..errors import ConnectionFailed, Error
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+SEND_GROUP = 500  # messages
+ACK_GROUP = 1000  # ack_ids
+ALONE = 4  # members of a refused group that are tried at once
+
+
+class Grouper(Generic[Item, Result]):
+    """Groups calls that belong to the same key. `commit` makes one commit of several and answers each."""
+
+    def __init__(
+        self,
+        commit: Callable[[Any, list[Item]], Awaitable[Sequence[Result]]],
+        weigh: Callable[[Item], int],
+        *,
+        most: int,
+        parallel: int = 2,
+    ) -> None:
+        self._commit = commit
+        self._weigh = weigh
+        self._most = most
+        self._parallel = parallel
+        self._waiting: dict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = {}
+        self._running: dict[Hashable, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.groups = 0  # commits so far, and what they held
+        self.calls = 0
+
+    async def submit(self, key: Hashable, item: Item) -> Result:
+        """Answers when the item is committed."""
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append((item, answer))
+        if self._running.get(key, 0) < self._parallel:
+            self._running[key] = self._running.get(key, 0) + 1
+            task = asyncio.create_task(self._work(key))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await answer
+
+    async def _work(self, key: Hashable) -> None:
+        await asyncio.sleep(0)  # what has arrived in the same turn of the loop goes along
+        while group := self._next_group(key):
+            await self._run(key, group)
+        self._running[key] -= 1
+        if not self._running[key]:
+            del self._running[key]
+            self._waiting.pop(key, None)
+
+    def _next_group(self, key: Hashable) -> list[tuple[Item, asyncio.Future[Result]]]:
+        waiting = self._waiting.get(key)
+        group: list[tuple[Item, asyncio.Future[Result]]] = []
+        weight = 0
+        while waiting:
+            item, answer = waiting[0]
+            if answer.done():  # its caller has gone
+                waiting.popleft()
+                continue
+            weight += self._weigh(item)
+            if group and weight > self._most:
+                break
+            group.append(waiting.popleft())
+        return group
+
+    async def _run(self, key: Hashable, group: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        self.groups += 1
+        self.calls += len(group)
+        try:
+            results = await self._commit(key, [item for item, _ in group])
+        except Error as error:
+            # A lost connection leaves open whether it was committed: trying again could do it twice.
+            if len(group) == 1 or isinstance(error, ConnectionFailed):
+                _fail(group, error)
+            else:
+                turns = asyncio.Semaphore(ALONE)
+                await asyncio.gather(*(self._alone(key, member, turns) for member in group))
+        except BaseException as error:
+            _fail(group, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, answer), result in zip(group, results, strict=True):
+                if not answer.done():
+                    answer.set_result(result)
+
+    async def _alone(
+        self, key: Hashable, member: tuple[Item, asyncio.Future[Result]], turns: asyncio.Semaphore
+    ) -> None:
+        async with turns:
+            await self._run(key, [member])
+
+
+def _fail(group: Sequence[tuple[Any, asyncio.Future[Any]]], error: BaseException) -> None:
+    for _, answer in group:
+        if not answer.done():
+            answer.set_exception(error)
+
+
+@dataclass(slots=True)
+class Sending:
+    """The messages of one request, as columns. A column without any value is None."""
+
+    datas: list[str]
+    keys: list[str | None] | None
+    headers: list[str | None] | None
+    channels: list[str | None] | None
+    delays: list[str | None] | None
+    ids: list[str | None] | None
+
+
+class Batching:
+    """The groups of sends by stream and of acks by consumer."""
+
+    def __init__(
+        self, hg: AsyncHeadgate, *, on: bool, seconds: float, published: Callable[[str, Sequence[int]], None]
+    ) -> None:
+        self._hg = hg
+        self._on = on
+        self._seconds = seconds
+        self._published = published
+        self.sends: Grouper[Sending, list[int]] = Grouper(self._send, lambda s: len(s.datas), most=SEND_GROUP)
+        self.acks: Grouper[list[str], tuple[int, int]] = Grouper(self._ack, len, most=ACK_GROUP, parallel=1)
+
+    async def send(self, stream: str, sending: Sending) -> list[int]:
+        """The seqs of the messages, once they are committed."""
+        # Messages with ids may wait for somebody's open transaction that has sent the same id: apart from the others.
+        key = (stream, sending.ids is not None)
+        return await self.sends.submit(key, sending) if self._on else (await self._send(key, [sending]))[0]
+
+    async def ack(self, stream: str, consumer: str, ack_ids: list[str]) -> tuple[int, int]:
+        """How many messages were acked, and how many ack_ids were stale."""
+        key = (stream, consumer)
+        return await self.acks.submit(key, ack_ids) if self._on else (await self._ack(key, [ack_ids]))[0]
+
+    async def _send(self, key: tuple[str, bool], group: list[Sending]) -> list[list[int]]:
+        stream = key[0]
+        datas = Array(d for s in group for d in s.datas)
+        rest = (_column(group, name) for name in ("keys", "headers", "channels", "delays", "ids"))
+        async with asyncio.timeout(self._seconds):
+            rows = await self._hg.run(statements.SEND_SOON, (stream, datas, *rest))
+        seqs = list(rows[0][0])
+        self._published(stream, seqs)
+        answers, start = [], 0
+        for sending in group:
+            answers.append(seqs[start : start + len(sending.datas)])
+            start += len(sending.datas)
+        return answers
+
+    async def _ack(self, key: tuple[str, str], group: list[list[str]]) -> list[tuple[int, int]]:
+        # In the order of lanes and deliveries, which every settling keeps: so two groups seldom wait for each other in
+        # a circle. (When they do, PostgreSQL refuses one, and its members are tried alone.)
+        order = sorted(range(len(group)), key=lambda i: [int(n) for n in group[i][0].split(".")])
+        joined = Array(" ".join(group[i]) for i in order)
+        async with asyncio.timeout(self._seconds):
+            rows = await self._hg.run(statements.ACK_EACH, (joined, *key))
+        answers = [(0, 0)] * len(group)
+        for i, (_, acked, stale) in zip(order, rows, strict=True):
+            answers[i] = (acked, stale)
+        return answers
+
+
+def _column(group: list[Sending], name: str) -> Array | None:
+    columns = [getattr(s, name) for s in group]
+    if all(c is None for c in columns):
+        return None
+    return Array(v for s, c in zip(group, columns, strict=True) for v in (c or [None] * len(s.datas)))

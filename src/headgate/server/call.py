@@ -1,0 +1,64 @@
+"""One request on its way through a handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from .auth import Caller
+from .routing import Route
+from .service import Service
+
+
+class Call:
+    """A request whose caller, path, query and body have been checked."""
+
+    __slots__ = ("_gone", "_receive", "body", "caller", "limit", "path", "query", "route", "service", "waited")
+
+    def __init__(
+        self,
+        service: Service,
+        route: Route,
+        caller: Caller,
+        path: dict[str, str],
+        query: Any,
+        body: Any,
+        receive: Callable[[], Awaitable[Any]],
+    ) -> None:
+        self.service = service
+        self.route = route
+        self.caller = caller
+        self.path = path
+        self.query = query
+        self.body = body
+        self.limit: asyncio.Timeout | None = None  # of the work on it
+        self.waited = 0.0  # seconds spent waiting for messages
+        self._receive = receive
+        self._gone: asyncio.Task[Any] | None = None
+
+    @property
+    def stream(self) -> str:
+        """The stream of the path."""
+        return self.path["stream"]
+
+    @property
+    def consumer(self) -> str:
+        """The consumer of the path."""
+        return self.path["consumer"]
+
+    @property
+    def gone(self) -> asyncio.Task[Any]:
+        """Done when the caller has closed the connection."""
+        if self._gone is None:
+            self._gone = asyncio.ensure_future(self._until_gone())
+        return self._gone
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def close(self) -> None:
+        """Looks no longer whether the caller has gone."""
+        if self._gone is not None:
+            self._gone.cancel()

@@ -1,0 +1,21 @@
+"""All routes."""
+
+from __future__ import annotations
+
+from . import (
+    routes_consumers,
+    routes_dead,
+    routes_messages,
+    routes_receive,
+    routes_service,
+    routes_streams,
+    routes_tokens,
+)
+from .routing import Routes
+
+ROUTES = Routes().include(
+    module.routes
+    for module in (
+        routes_streams, routes_messages, routes_consumers, routes_receive, routes_dead, routes_tokens, routes_service,
+    )
+)  # fmt: skip

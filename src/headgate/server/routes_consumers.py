@@ -1,0 +1,148 @@
+"""Consumers: make, list, look at, change, drop, pause, move; their messages and channels."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from ..types import State
+from .call import Call
+from .errors import Problem
+from .routes_streams import changes, seconds
+from .routing import Routes
+from .shapes import (
+    Channel,
+    Consumer,
+    ConsumerChange,
+    Limits,
+    NewConsumer,
+    Nothing,
+    PageQuery,
+    Peeked,
+    PeekQuery,
+    ToSeek,
+)
+
+routes = Routes()
+
+CONSUMERS = "/api/streams/{stream}/consumers"
+CONSUMER = CONSUMERS + "/{consumer}"
+VISIBLE: tuple[Literal["available"]] = ("available",)
+
+
+@routes.route("POST", CONSUMERS, scope="admin", body=NewConsumer, answer=Consumer, status=201)
+async def create_consumer(call: Call) -> Consumer:
+    """Makes a consumer."""
+    new: NewConsumer = call.body
+    made = await call.service.stream(call.stream).consumer(
+        new.name,
+        create=True,
+        exist_ok=new.if_not_exists,
+        filter=new.filter,
+        order=new.order,
+        ack_wait=new.ack_wait_ms / 1000,
+        max_deliver=new.max_deliver,
+        max_ack_pending=new.max_ack_pending,
+        backoff=new.backoff,
+        start=new.start,
+        max_concurrency=new.max_concurrency,
+        release_interval=seconds(new.release_interval_ms),
+        leased=new.leased,
+        lease_time=new.lease_time_ms / 1000,
+    )
+    return Consumer.of(await made.info())
+
+
+@routes.route("GET", CONSUMERS, scope="monitor", answer=list[Consumer])
+async def list_consumers(call: Call) -> list[Consumer]:
+    """The consumers of a stream."""
+    return [Consumer.of(c) for c in await call.service.hg.insights.consumers(call.stream)]
+
+
+@routes.route("GET", CONSUMER, scope="monitor", answer=Consumer)
+async def get_consumer(call: Call) -> Consumer:
+    """One consumer."""
+    return Consumer.of(await call.service.hg.insights.consumer(call.stream, call.consumer))
+
+
+@routes.route("PATCH", CONSUMER, scope="admin", body=ConsumerChange, answer=Consumer)
+async def change_consumer(call: Call) -> Consumer:
+    """Changes settings of a consumer."""
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    await consumer.alter(**changes(call.body))
+    call.service.polling.stirred(call.stream, call.consumer)
+    return Consumer.of(await consumer.info())
+
+
+@routes.route("DELETE", CONSUMER, scope="admin", answer=Nothing)
+async def drop_consumer(call: Call) -> Nothing:
+    """Removes a consumer and its progress. Its dead letters stay."""
+    await (await call.service.consumer(call.stream, call.consumer)).drop()
+    return Nothing()
+
+
+@routes.route("POST", CONSUMER + "/pause", scope="admin", answer=Nothing)
+async def pause_consumer(call: Call) -> Nothing:
+    """Receives nothing until it is resumed."""
+    await (await call.service.consumer(call.stream, call.consumer)).pause()
+    return Nothing()
+
+
+@routes.route("POST", CONSUMER + "/resume", scope="admin", answer=Nothing)
+async def resume_consumer(call: Call) -> Nothing:
+    """Receives again."""
+    await (await call.service.consumer(call.stream, call.consumer)).resume()
+    call.service.polling.stirred(call.stream, call.consumer)
+    return Nothing()
+
+
+@routes.route("POST", CONSUMER + "/seek", scope="admin", body=ToSeek, answer=Nothing)
+async def seek_consumer(call: Call) -> Nothing:
+    """Moves a consumer to the beginning, the end, a seq or a time."""
+    await (await call.service.consumer(call.stream, call.consumer)).seek(call.body.to)
+    call.service.polling.stirred(call.stream, call.consumer)
+    return Nothing()
+
+
+@routes.route("GET", CONSUMER + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked])
+async def peek_messages(call: Call) -> list[Peeked]:
+    """Messages with their state for a consumer, without any effect."""
+    q: PeekQuery = call.query
+    states: list[State] | None = None
+    if q.visible is not None:
+        states = [s for s in get_args(State) if (s in VISIBLE) == q.visible]
+    found = await call.service.hg.insights.peek(
+        call.stream, call.consumer, q.limit,
+        newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
+    )  # fmt: skip
+    return [Peeked.of(m) for m in found]
+
+
+@routes.route("GET", CONSUMER + "/channels", scope="monitor", query=PageQuery, answer=list[Channel])
+async def list_channels(call: Call) -> list[Channel]:
+    """The channels of a consumer of which something is known."""
+    found = await call.service.hg.insights.channels(call.stream, call.consumer, None, call.query.limit)
+    return [Channel.of(c) for c in found]
+
+
+@routes.route("GET", CONSUMER + "/channels/{channel}", scope="monitor", answer=Channel)
+async def get_channel(call: Call) -> Channel:
+    """One channel of a consumer."""
+    found = await call.service.hg.insights.channels(call.stream, call.consumer, call.path["channel"], 1)
+    if not found:
+        raise Problem(404, "channel_not_found", "nothing is known of this channel", "it has no limits and no messages")
+    return Channel.of(found[0])
+
+
+@routes.route("PUT", CONSUMER + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
+async def set_channel(call: Call) -> Channel:
+    """Sets the limits of a channel."""
+    limits: Limits = call.body
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    await consumer.set_channel(
+        call.path["channel"],
+        max_concurrency=limits.max_concurrency,
+        release_interval=seconds(limits.release_interval_ms),
+    )
+    call.service.polling.stirred(call.stream, call.consumer)
+    found = await consumer.channels(call.path["channel"], 1)
+    return Channel.of(found[0])

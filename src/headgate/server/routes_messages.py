@@ -1,0 +1,73 @@
+"""Messages of a stream: send, look."""
+
+from __future__ import annotations
+
+from ..encoding import dump_json
+from ..errors import InvalidText
+from .batching import Sending
+from .call import Call
+from .errors import Problem
+from .payload import to_text
+from .routing import Routes
+from .shapes import (
+    MOST_SEQ,
+    ConsumerState,
+    MessagesQuery,
+    MessageWithStates,
+    NewMessages,
+    Published,
+    Stored,
+)
+
+routes = Routes()
+
+
+@routes.route("POST", "/api/streams/{stream}/messages", scope="produce", body=NewMessages, answer=Published)
+async def send_messages(call: Call) -> Published:
+    """Sends messages, all or none; answers once they are on disk."""
+    seqs = await call.service.batching.send(call.stream, columns(call.body))
+    return Published(len(seqs), seqs)
+
+
+@routes.route("GET", "/api/streams/{stream}/messages", scope="monitor", query=MessagesQuery, answer=list[Stored])
+async def list_messages(call: Call) -> list[Stored]:
+    """Messages of a stream, whoever has read them."""
+    q: MessagesQuery = call.query
+    found = await call.service.stream(call.stream).messages(
+        q.limit, newest_first=q.sort == "seq_desc", filter=q.key_pattern, before=q.before, after=q.after
+    )
+    return [Stored.of(m) for m in found]
+
+
+@routes.route("GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", answer=MessageWithStates)
+async def get_message(call: Call) -> MessageWithStates:
+    """One message, and its state for each consumer."""
+    text = call.path["seq"]
+    seq = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    insights = call.service.hg.insights
+    found = []
+    if 0 < seq <= MOST_SEQ:
+        found = await insights.messages(call.stream, 1, after=seq - 1)
+    else:
+        await insights.stream(call.stream)
+    if not found or found[0].seq != seq:
+        raise Problem(404, "message_not_found", "the stream has no such message", "it may have been removed")
+    states = await insights.message(call.stream, seq)
+    return MessageWithStates(Stored.of(found[0]), [ConsumerState.of(s) for s in states])
+
+
+def columns(body: NewMessages) -> Sending:
+    """The messages as the engine takes them. What is wrong with one is found here, before others share its commit."""
+    datas, rest = [], []
+    for m in body.messages:
+        text, headers = to_text(m.data, m.headers)
+        datas.append(text)
+        delay = None if m.delay_ms is None else f"{m.delay_ms} milliseconds"
+        rest.append((m.key, dump_json(headers) if headers else None, m.channel, delay, m.id))
+    found: list[list[str | None] | None] = []
+    for column in zip(*rest, strict=True):
+        given = [v for v in column if v is not None]
+        if any("\x00" in v for v in given):
+            raise InvalidText("a NUL character cannot be stored", hint="remove the NUL")
+        found.append(list(column) if given else None)
+    return Sending(datas, *found)

@@ -1,0 +1,143 @@
+"""Receiving and settling."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from time import perf_counter
+
+from ..aio import AsyncConsumer, AsyncMessage
+from ..errors import Error
+from .call import Call
+from .payload import to_json
+from .routes_consumers import CONSUMER
+from .routes_streams import seconds
+from .routing import Routes
+from .shapes import Acked, Delivery, Extended, Message, Nacked, ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive
+
+routes = Routes()
+
+_OURS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?:\.[0-9]{1,18})?")
+
+
+@routes.route("GET", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
+async def receive(call: Call) -> list[Delivery]:
+    """Up to `batch_size` messages; waits up to `wait_ms` for the first one."""
+    return await _receive(call, [])
+
+
+@routes.route(
+    "POST", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
+    answer=list[Delivery],
+)  # fmt: skip
+async def ack_and_receive(call: Call) -> list[Delivery]:
+    """Acks what is done and receives the next messages in one call."""
+    return await _receive(call, ours(call.body.ack_ids)[0])
+
+
+@routes.route("POST", CONSUMER + "/ack", scope="consume", body=ToAck, answer=Acked)
+async def ack(call: Call) -> Acked:
+    """Done with these messages."""
+    ids, foreign = ours(call.body.ack_ids)
+    acked = stale = 0
+    if ids:
+        acked, stale = await call.service.batching.ack(call.stream, call.consumer, ids)
+    else:
+        await call.service.consumer(call.stream, call.consumer)
+    await _settled(call, "acked", acked)
+    return Acked(acked, stale + foreign)
+
+
+@routes.route("POST", CONSUMER + "/nack", scope="consume", body=ToNack, answer=Nacked)
+async def nack(call: Call) -> Nacked:
+    """Not done with these messages: they come again after the delay, or the consumer's backoff."""
+    ids, foreign = ours(call.body.ack_ids)
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    done = await consumer.nack(ids, delay=seconds(call.body.delay_ms), error=call.body.error)
+    await _settled(call, "nacked", done.settled)
+    return Nacked(done.settled, done.stale + foreign)
+
+
+@routes.route("POST", CONSUMER + "/extend", scope="consume", body=ToExtend, answer=Extended)
+async def extend(call: Call) -> Extended:
+    """Moves the deadline of these messages' deliveries to so long from now."""
+    ids, foreign = ours(call.body.ack_ids)
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    done = await consumer.extend(ids, call.body.by_ms / 1000)
+    return Extended(done.settled, done.stale + foreign)
+
+
+def ours(ack_ids: list[str]) -> tuple[list[str], int]:
+    """Those that can be ack_ids of ours, and how many cannot: they name no delivery, which is to be stale."""
+    found = [id for id in ack_ids if _OURS.fullmatch(id)]
+    return found, len(ack_ids) - len(found)
+
+
+async def _settled(call: Call, what: str, count: int) -> None:
+    call.service.metrics.count(what, call.stream, call.consumer, count)
+    if count:
+        # A key or a channel may go on, or what was nacked comes again. Otherwise an ack makes nothing available, unless
+        # the consumer had as many messages in flight as it may.
+        consumer = await call.service.consumer(call.stream, call.consumer)
+        likely = what == "nacked" or consumer.order == "key" or consumer.has_named_lanes
+        call.service.polling.stirred(call.stream, call.consumer, count, likely=likely)
+
+
+async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
+    q: ReceiveQuery = call.query
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    polling = call.service.polling
+    key = (call.consumer, q.worker)
+    mark = polling.mark(call.stream)
+    messages: list[AsyncMessage] = []
+    # Where others wait already there is nothing, and they come first.
+    if acks or not q.wait_ms or not polling.is_waited_for(call.stream, key):
+        messages = await consumer.receive(q.batch_size, acks=acks, worker=q.worker)
+        if acks:
+            await _settled(call, "acked", len(acks))
+    if not messages and q.wait_ms:
+        messages = await _wait(call, consumer, mark)
+    call.service.metrics.count("delivered", call.stream, call.consumer, len(messages))
+    if len(messages) == q.batch_size:  # there may be more
+        polling.stirred(call.stream, call.consumer)
+    return [
+        Delivery(
+            m.ack_id, Message(m.seq, m.key, to_json(m.text, m.headers), m.headers, m.channel, m.created_at), m.attempt
+        )
+        for m in messages
+    ]
+
+
+async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMessage]:
+    """Waits without a connection, and not as work: neither the limit of time nor that of requests counts meanwhile."""
+    q: ReceiveQuery = call.query
+    service, loop = call.service, asyncio.get_running_loop()
+    polling, key = service.polling, (call.consumer, q.worker)
+    until = loop.time() + q.wait_ms / 1000
+    messages: list[AsyncMessage] = []
+    service.waiting.enter()
+    service.in_work.leave()
+    try:
+        while not messages and (left := until - loop.time()) > 0:
+            began = perf_counter()
+            if call.limit is not None:
+                call.limit.reschedule(None)
+            woken = await polling.wait(call.stream, key, mark, left, call.gone)
+            call.waited += perf_counter() - began
+            if not woken:
+                break
+            if call.limit is not None:
+                call.limit.reschedule(loop.time() + service.settings.timeout)
+            mark = polling.mark(call.stream)
+            messages = await consumer.receive(q.batch_size, worker=q.worker)
+    finally:
+        service.waiting.leave()
+        service.in_work.now += 1  # it is answered at once: not a moment to refuse it
+    if messages and call.gone.done():  # nobody is there to take them: others get them now, not at the deadline
+        try:
+            await consumer.release(messages)
+        except Error:
+            return []
+        polling.stirred(call.stream, call.consumer)
+        return []
+    return messages

@@ -1,0 +1,109 @@
+"""The table of routes. `openapi` describes it and `app` runs it, so the two cannot differ."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from .errors import Problem
+
+Scope = Literal["admin", "produce", "consume", "monitor"]
+Handler = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    handler: Handler
+    scope: Scope | None  # None: no token is needed
+    answer: Any  # the type of "data"; a str is the content type of an answer that is not JSON
+    body: Any = None
+    body_optional: bool = False
+    query: type[msgspec.Struct] | None = None
+    status: int = 200
+    everywhere: bool = False  # not for tokens that are bound to some streams
+    decode_body: Callable[[bytes], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The handler's name: what OpenAPI calls the operation."""
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        """What the handler's docstring says first."""
+        return (self.handler.__doc__ or "").strip().split("\n")[0]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names in the path."""
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+class Routes:
+    """Routes by path; a group of them is collected with `route` and joined with `include`."""
+
+    def __init__(self) -> None:
+        self.all: list[Route] = []
+        self._tree: dict[str, Any] = {}
+
+    def route(self, method: str, path: str, **about: Any) -> Callable[[Handler], Handler]:
+        """Adds the decorated handler."""
+
+        def add(handler: Handler) -> Handler:
+            body = about.get("body")
+            decode = msgspec.json.Decoder(body).decode if body is not None else None
+            self._add(Route(method, path, handler, decode_body=decode, **about))
+            return handler
+
+        return add
+
+    def include(self, others: Iterable[Routes]) -> Routes:
+        """Adds the routes of others."""
+        for group in others:
+            for route in group.all:
+                self._add(route)
+        return self
+
+    def _add(self, route: Route) -> None:
+        self.all.append(route)
+        node = self._tree
+        for part in route.path.strip("/").split("/"):
+            node = node.setdefault("{}" if part.startswith("{") else part, {})
+        node.setdefault("", {})[route.method] = route
+
+    def match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        """The route of a request and the values in its path, or 404 / 405."""
+        node = self._tree
+        values: list[bytes] = []
+        for part in raw_path.strip(b"/").split(b"/"):
+            text = part.decode("latin-1")
+            found = node.get(text) if text else None
+            if found is None:
+                found = node.get("{}") if text else None
+                if found is None:
+                    raise Problem(
+                        404, "not_found", "there is nothing at this path", "GET /openapi.json lists the paths"
+                    )
+                values.append(part)
+            node = found
+        methods = node.get("")
+        if not methods:
+            raise Problem(404, "not_found", "there is nothing at this path", "GET /openapi.json lists the paths")
+        route = methods.get(method)
+        if route is None:
+            raise Problem(
+                405, "method_not_allowed", f"this path does not take {method[:20]}", "it takes " + ", ".join(methods)
+            )
+        try:
+            texts = [unquote_to_bytes(v).decode("utf-8") for v in values]
+        except UnicodeDecodeError:
+            raise Problem(400, "bad_path", "the path is not UTF-8", "encode it as UTF-8, then in percents") from None
+        return route, dict(zip(route.parameters, texts, strict=True))

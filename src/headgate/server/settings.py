@@ -1,0 +1,56 @@
+"""What the server can be told."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InvalidArgument
+
+PORT = 7376
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run the server. `database=None` is the private PostgreSQL in `directory`."""
+
+    database: str | None = None
+    host: str = "127.0.0.1"
+    port: int = PORT
+    auth: bool = True
+    directory: str | None = None  # of the private PostgreSQL and the first token
+    token_file: Path | None = None  # where the first token is written; by default `token` in the directory
+    max_connections: int = 8  # to the database, beside the one for maintenance
+    pooler: bool = False
+    maintain: bool = True
+    batching: bool = True
+    body_limit: int = 32 * 1024 * 1024  # bytes of one request
+    bodies_limit: int = 256 * 1024 * 1024  # bytes of all requests in work
+    in_work: int = 1000  # requests at once, those that wait for messages apart
+    waiting: int = 20_000  # polls at once that wait for messages
+    rate_limit: int | None = None  # requests a second of each token without a limit of its own
+    timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise InvalidArgument(f"there is no port {self.port}", hint="choose 1 to 65535, or 0 for a free one")
+        if not self.auth and not is_loopback(self.host):
+            raise InvalidArgument(
+                f"without tokens the server does not listen on {self.host}",
+                hint="leave authentication on, or listen on 127.0.0.1",
+            )
+
+    @property
+    def home(self) -> Path:
+        """The directory of the private PostgreSQL and the first token."""
+        return Path(self.directory or os.environ.get("HEADGATE_EMBEDDED_DIR") or ".headgate").expanduser()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,65 @@
+-- Tokens of the HTTP server, its audit log, and the one look that all its waiting polls share. The server makes a token's
+-- secret and sends only its hash, so that no secret is ever in a statement or in PostgreSQL's log.
+
+-- create_token(id, name, hash, scopes, streams, rate_limit, lifetime): writes token. HG006 for a bad pattern, HG010 for bad scopes.
+create or replace function headgate.create_token(
+  id text, name text, hash bytea, scopes text[], streams text[] default null, rate_limit int default null, lifetime interval default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if not coalesce(cardinality(scopes) > 0 and scopes <@ array['admin', 'produce', 'consume', 'monitor'], false) then
+    perform headgate.fail('HG010', 'the scopes of a token are not known', 'give one or more of admin, produce, consume and monitor');
+  end if;
+  if coalesce(length(name), 0) not between 1 and 200 then
+    perform headgate.fail('HG010', 'a token needs a name', 'choose 1 to 200 characters that say who uses it');
+  end if;
+  if rate_limit < 1 or lifetime <= interval '0' then
+    perform headgate.fail('HG010', 'rate_limit and lifetime are above 0', 'leave them out for no limit');
+  end if;
+  insert into headgate.token (id, name, hash, scopes, streams, pattern, rate_limit, expires_at)
+    values (create_token.id, create_token.name, create_token.hash, create_token.scopes, create_token.streams,
+            headgate.filter_pattern(create_token.streams), create_token.rate_limit, clock_timestamp() + lifetime);
+end $$;
+
+-- check_token(id) -> what a server needs to check a token that is neither revoked nor expired; no row when there is none. The
+-- server compares the hashes, in constant time.
+create or replace function headgate.check_token(id text)
+returns table (name text, hash bytea, scopes text[], pattern text, rate_limit int)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select t.name, t.hash, t.scopes, t.pattern, t.rate_limit from headgate.token t
+   where t.id = check_token.id and t.revoked_at is null and (t.expires_at is null or t.expires_at > clock_timestamp())
+$$;
+
+-- tokens() -> all tokens, the newest first, without their hashes.
+create or replace function headgate.tokens()
+returns table (id text, name text, scopes text[], streams text[], rate_limit int, created_at timestamptz, expires_at timestamptz, revoked_at timestamptz)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select t.id, t.name, t.scopes, t.streams, t.rate_limit, t.created_at, t.expires_at, t.revoked_at from headgate.token t order by t.created_at desc, t.id
+$$;
+
+-- revoke_token(id) -> whether there was such a token, not yet revoked. Writes token.
+create or replace function headgate.revoke_token(id text) returns boolean
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  with r as (update headgate.token t set revoked_at = clock_timestamp() where t.id = revoke_token.id and t.revoked_at is null returning 1)
+  select exists (select from r)
+$$;
+
+-- note_audit(who, address, action, status): appends to audit.
+create or replace function headgate.note_audit(who text, address text, action text, status int) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  insert into headgate.audit (who, address, action, status) values (note_audit.who, note_audit.address, left(note_audit.action, 2000), note_audit.status)
+$$;
+
+-- audit_log(max, before) -> administrative calls through HTTP, the newest first.
+create or replace function headgate.audit_log(max int default 100, before bigint default null)
+returns table (id bigint, at timestamptz, who text, address text, action text, status int)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select a.id, a.at, a.who, a.address, a.action, a.status from headgate.audit a
+   where audit_log.before is null or a.id < audit_log.before order by a.id desc limit audit_log.max
+$$;
+
+-- last_seqs(streams) -> of each of these streams that exists, the last seq that was drawn. It moves before what was sent
+-- commits: it says where to look, not what is there. Reads a row a stream.
+create or replace function headgate.last_seqs(streams text[]) returns table (stream text, seq bigint)
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+  select s.name, headgate.last_seq(s.id) from headgate.stream s where s.name = any(last_seqs.streams)
+$$;
