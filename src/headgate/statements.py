@@ -100,7 +100,8 @@ SEND_SOON = (
 )
 # Several acks of one consumer, each a list of ack_ids with a space between them: one commit, an answer each.
 ACK_EACH = (
-    _RELAXED + "lateral (select t.n, a.acked, a.stale from unnest(%s::text[]) with ordinality t (ids, n) "
+    "select r.* from (select set_config('synchronous_commit', 'off', true)) s, "
+    "lateral (select t.n, a.acked, a.stale from unnest(%s::text[]) with ordinality t (ids, n) "
     "cross join lateral headgate.ack(%s, %s, string_to_array(t.ids, ' ')) a) r order by r.n"
 )
 LAST_SEQS = "select stream, seq from headgate.last_seqs(%s::text[])"

@@ -12,13 +12,17 @@ import msgspec
 
 from ..encoding import CONTENT_TYPE, ENCODING
 from ..errors import InvalidText
+from .errors import Problem
 
 _load = msgspec.json.decode
 
 
 def to_text(raw: msgspec.Raw, headers: dict[str, Any] | None) -> tuple[str, dict[str, Any] | None]:
     """The text and headers that carry a JSON value."""
-    text = bytes(raw).decode("utf-8").strip()
+    try:
+        text = bytes(raw).decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise Problem(400, "bad_json", "the data is not UTF-8", "send JSON in UTF-8") from None
     if text[:1] in ("{", "["):
         if headers and CONTENT_TYPE in headers and headers[CONTENT_TYPE] != "application/json":
             return text, {**headers, CONTENT_TYPE: "application/json"}  # else it would come back as a string

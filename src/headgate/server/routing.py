@@ -83,7 +83,7 @@ class Routes:
         """The route of a request and the values in its path, or 404 / 405."""
         node = self._tree
         values: list[bytes] = []
-        for part in raw_path.strip(b"/").split(b"/"):
+        for part in raw_path[1:].split(b"/"):
             text = part.decode("latin-1")
             found = node.get(text) if text else None
             if found is None:

@@ -1,0 +1,220 @@
+"""Tokens: who may do what, what they are answered otherwise, and what is noted."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from conftest import wait_until
+from databases import new_database
+from servers import Replica, data, error, replica
+
+import headgate
+from headgate.cluster import Cluster
+from headgate.server.errors import Problem
+from headgate.server.limits import Rates
+from headgate.server.routes import ROUTES
+from headgate.server.settings import Settings
+
+S = "/api/streams/tenant_a.orders"
+C = f"{S}/consumers/c"
+MESSAGE = {"messages": [{"data": 1}]}
+
+
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    with new_database(cluster) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="module")
+def server(url: str, home: Path) -> Iterator[Replica]:
+    with replica(url, home) as found, found.client() as admin:
+        for name in ("tenant_a.orders", "tenant_b.orders"):
+            data(admin.post("/api/streams", json={"name": name}))
+            data(admin.post(f"/api/streams/{name}/consumers", json={"name": "c"}))
+        yield found
+
+
+# one call that each scope is needed for
+CALLS: dict[str, tuple[str, str, dict[str, object] | None]] = {
+    "produce": ("POST", f"{S}/messages", MESSAGE),
+    "consume": ("GET", f"{C}/receive", None),
+    "monitor": ("GET", C, None),
+    "admin": ("POST", f"{C}/resume", None),
+}
+
+
+@pytest.mark.parametrize("scope", CALLS)
+def test_each_scope_can_do_exactly_its_part(server: Replica, scope: str) -> None:
+    with server.client(server.new_token(scope)) as http:
+        for needed, (method, path, body) in CALLS.items():
+            answer = http.request(method, path, json=body)
+            if scope in (needed, "admin"):
+                assert answer.is_success, answer.text
+            else:
+                assert error(answer, 403) == "scope_missing"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer x", "Basic dXNlcjpwYXNz", "Bearer hg_0000000000000000." + "a" * 43, "bearer \xff\xfe"],
+)
+def test_no_token(server: Replica, header: str) -> None:
+    headers = {"Authorization": header.encode("latin-1")} if header else {}
+    with httpx.Client(base_url=server.url) as http:
+        for method, path, body in CALLS.values():
+            answer = http.request(method, path, json=body, headers=headers)
+            assert error(answer, 401) == "unauthorized"
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert error(http.get("/metrics", headers=headers), 401)
+
+
+def test_every_route_but_a_few_needs_a_token() -> None:
+    open_to_all = {r.path for r in ROUTES.all if r.scope is None}
+    assert open_to_all == {"/healthz", "/readyz", "/openapi.json", "/docs"}
+
+
+def test_a_wrong_secret(server: Replica) -> None:
+    token = server.new_token("monitor")
+    with server.client(token[:-1] + ("A" if token[-1] != "A" else "B")) as http:
+        assert error(http.get("/api/streams"), 401) == "unauthorized"
+
+
+def test_other_tenants_streams(server: Replica) -> None:
+    """What exists and what does not are answered alike."""
+    token = server.new_token("produce", "consume", "monitor", "admin", streams=["tenant_a.>"])
+    with server.client(token) as http:
+        assert [s["name"] for s in data(http.get("/api/streams"))] == ["tenant_a.orders"]
+        assert http.get(C).is_success
+        answers = set()
+        for name in ("tenant_b.orders", "tenant_b.nothing", "tenant_a", "x"):
+            path = f"/api/streams/{name}"
+            for method, tail, body in (
+                ("GET", "", None),
+                ("POST", "/messages", MESSAGE),
+                ("GET", "/consumers/c/receive", None),
+                ("DELETE", "", None),
+            ):
+                answer = http.request(method, path + tail, json=body)
+                assert error(answer, 403) == "stream_not_allowed"
+                answers.add(answer.text)
+            assert error(http.post("/api/streams", json={"name": name}), 403) == "stream_not_allowed"
+        assert len(answers) == 1
+        # nor can it give itself more, or read what others did
+        assert error(http.post("/api/tokens", json={"name": "x", "scopes": ["admin"]}), 403)
+        for path in ("/api/tokens", "/api/audit", "/metrics"):
+            assert error(http.get(path), 403) == "stream_not_allowed"
+
+
+def test_life_of_a_token(server: Replica, url: str) -> None:
+    with server.client() as admin:
+        body = {"name": "ci", "scopes": ["produce"], "streams": ["tenant_a.*"], "rate_limit": 1000}
+        made = data(admin.post("/api/tokens", json=body))
+        [listed] = [t for t in data(admin.get("/api/tokens")) if t["id"] == made["id"]]
+        assert (listed["name"], listed["scopes"], listed["streams"]) == ("ci", ["produce"], ["tenant_a.*"])
+        assert "token" not in listed
+        secret = made["token"].partition(".")[2]
+        with psycopg.connect(url) as db:
+            for row in db.execute("select t::text from headgate.token t").fetchall():
+                assert secret not in row[0]
+        with server.client(made["token"]) as http:
+            assert http.post(f"{S}/messages", json=MESSAGE).is_success
+            data(admin.delete(f"/api/tokens/{made['id']}"))
+            assert error(http.post(f"{S}/messages", json=MESSAGE), 401) == "unauthorized"
+        assert error(admin.delete(f"/api/tokens/{made['id']}"), 404) == "token_not_found"
+        bad = {"name": "x", "scopes": ["admin"], "streams": ["a..b"]}
+        assert error(admin.post("/api/tokens", json=bad), 422) == "invalid_filter"
+
+
+def test_a_token_ends(server: Replica) -> None:
+    token = server.new_token("monitor", lifetime_ms=1)
+    with server.client(token) as http:
+        wait_until(lambda: http.get("/api/streams").status_code == 401, 5)
+
+
+def test_revoked_elsewhere(server: Replica, url: str, tmp_path: Path) -> None:
+    token = server.new_token("monitor")
+    with replica(url, tmp_path) as other, other.client(token) as http, server.client() as admin:
+        assert http.get("/api/streams").is_success
+        data(admin.delete(f"/api/tokens/{token.partition('.')[0]}"))
+        wait_until(lambda: http.get("/api/streams").status_code == 401, 5)
+
+
+def test_rate_limit(server: Replica) -> None:
+    with server.client(server.new_token("monitor", rate_limit=5)) as http:
+        answers = [http.get("/api/streams") for _ in range(20)]
+        limited = [a for a in answers if a.status_code == 429]
+        assert limited
+        assert error(limited[0], 429) == "rate_limited"
+        assert int(limited[0].headers["retry-after"]) >= 1
+        assert len(answers) - len(limited) >= 5
+
+
+def test_rates_by_the_clock() -> None:
+    now = [0.0]
+    rates = Rates(lambda: now[0])
+    for _ in range(10):
+        rates.spend("a", 10)
+    with pytest.raises(Problem) as refused:
+        rates.spend("a", 10)
+    assert refused.value.retry_after == pytest.approx(0.1)
+    rates.spend("b", 10)
+    now[0] += 0.1
+    rates.spend("a", 10)
+
+
+def test_administrative_calls_are_noted(server: Replica) -> None:
+    with server.client() as admin:
+        data(admin.post("/api/streams", json={"name": "audited"}))
+        error(admin.post("/api/streams", json={"name": "audited"}), 409)
+        with server.client(server.new_token("monitor")) as http:
+            error(http.delete("/api/streams/audited"), 403)
+        data(admin.delete("/api/streams/audited"))
+        notes = [(n["action"], n["status"]) for n in reversed(data(admin.get("/api/audit")))]
+        wanted = [
+            ("POST /api/streams", 201), ("POST /api/streams", 409), ("POST /api/tokens", 201),
+            ("DELETE /api/streams/audited", 403), ("DELETE /api/streams/audited", 200),
+        ]  # fmt: skip
+        assert notes[-5:] == wanted
+        newest = data(admin.get("/api/audit", params={"limit": 1}))[0]
+        assert newest["who"].endswith("first admin")
+        assert newest["address"] == "127.0.0.1"
+
+
+def test_the_first_token(server: Replica, home: Path, url: str) -> None:
+    file = home / "token"
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    with replica(url, home) as again:
+        assert again.token == server.token, "one that works is kept"
+
+
+def test_without_tokens_only_this_machine_is_listened_to(url: str, tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):
+        with pytest.raises(headgate.InvalidArgument):
+            Settings(host=host, auth=False)
+    Settings(host="0.0.0.0")
+    Settings(host="::1", auth=False)
+    with replica(url, tmp_path, "auth=off") as open_one, httpx.Client(base_url=open_one.url) as http:
+        assert http.get("/api/streams").is_success
+        assert not (tmp_path / "token").exists()
+
+
+def test_a_wrong_token_costs_no_connection_each(server: Replica) -> None:
+    """An unknown id is looked up once a second, however often it is tried."""
+    began = time.monotonic()
+    with server.client("hg_ffffffffffffffff." + "x" * 43) as http:
+        for _ in range(100):
+            assert http.get("/api/streams").status_code == 401
+    assert time.monotonic() - began < 5

@@ -1,0 +1,192 @@
+"""Durable batching: many small calls, few commits, each its own answer; and nothing that was answered is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from conftest import wait_until
+from databases import new_database
+from servers import Replica, data, error, replica
+
+import headgate
+from headgate.cluster import Cluster
+from headgate.server.batching import Grouper
+
+
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    with new_database(cluster) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    with replica(url, tmp_path_factory.mktemp("server")) as found, found.client() as http:
+        data(http.post("/api/streams", json={"name": "s", "lanes": 4, "max_message_bytes": 1000}))
+        data(http.post("/api/streams/s/consumers", json={"name": "c"}))
+        yield found
+
+
+@pytest.fixture
+async def http(server: Replica) -> AsyncIterator[httpx.AsyncClient]:
+    async with client(server) as found:
+        yield found
+
+
+def client(server: Replica) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=server.url,
+        headers={"Authorization": f"Bearer {server.token}"},
+        timeout=60,
+        limits=httpx.Limits(max_connections=None),
+    )
+
+
+def send(http: httpx.AsyncClient, **message: object) -> Any:
+    return http.post("/api/streams/s/messages", json={"messages": [message]})
+
+
+async def test_a_bad_neighbour(http: httpx.AsyncClient, url: str) -> None:
+    """Requests that the engine refuses, among many that it does not: each is answered for itself."""
+    bad = [{"data": "x" * 1001}, {"data": 1, "channel": "none"}, {"data": 1, "headers": {"a": "\x00"}}]
+    wanted = [413, 422, 422]
+    for _ in range(5):
+        good = [send(http, data=n, key="good") for n in range(40)]
+        answers = await asyncio.gather(*good, *(send(http, **b) for b in bad))
+        assert [a.status_code for a in answers] == [200] * 40 + wanted
+        seqs = [a.json()["data"]["seqs"][0] for a in answers[:40]]
+        with psycopg.connect(url) as db:
+            stored = dict(db.execute("select seq, data from headgate.log_s where seq = any(%s)", [seqs]).fetchall())
+        assert [stored[s] for s in seqs] == [str(n) for n in range(40)], "each has the seq of its own message"
+
+
+async def test_sends_share_commits(http: httpx.AsyncClient) -> None:
+    def figures(text: str) -> tuple[int, int]:
+        lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("headgate_batch"))
+        return int(float(lines["headgate_batch_groups"])), int(float(lines["headgate_batch_calls"]))
+
+    before = figures((await http.get("/metrics")).text)
+    for _ in range(5):
+        await asyncio.gather(*(send(http, data=n) for n in range(100)))
+    after = figures((await http.get("/metrics")).text)
+    groups, calls = after[0] - before[0], after[1] - before[1]
+    assert calls == 500
+    assert groups < calls / 3, (groups, calls)
+
+
+async def test_the_same_id_from_many(http: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(*(send(http, data=n, id="only once") for n in range(20)))
+    assert len({a.json()["data"]["seqs"][0] for a in answers}) == 1
+
+
+async def test_somebodys_open_transaction_with_the_same_id(http: httpx.AsyncClient, url: str) -> None:
+    """It holds up nobody but those who send that id, and them not for long."""
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        await conn.execute("select headgate.send('s', 'x', id => 'held')")
+        held = asyncio.create_task(send(http, data=1, id="held"))
+        for n in range(20):
+            assert (await send(http, data=n)).is_success
+        assert not held.done()
+        other = await asyncio.gather(*(send(http, data=n, id=f"free {n}") for n in range(3)))
+        assert all(a.is_success for a in other)
+        answer = await held
+        assert error(answer, 503) == "conflict"
+        assert "retry-after" in answer.headers
+        await conn.rollback()
+    assert (await send(http, data=1, id="held")).is_success
+
+
+async def test_acks_of_one_delivery_from_many(http: httpx.AsyncClient) -> None:
+    path = "/api/streams/s/consumers/c"
+    data(await http.post(f"{path}/seek", json={"to": "end"}))
+    await asyncio.gather(*(send(http, data=n) for n in range(100)))
+    got: list[Any] = []
+    while len(got) < 100:
+        got += data(await http.get(f"{path}/receive", params={"batch_size": 100, "wait_ms": 2000}))
+    ids = [g["ack_id"] for g in got]
+    acks = [http.post(f"{path}/ack", json={"ack_ids": [id]}) for id in ids]
+    stale = [http.post(f"{path}/ack", json={"ack_ids": ["0.0.0", "x"]}) for _ in range(10)]
+    answers = [data(a) for a in await asyncio.gather(*acks, *stale)]
+    assert answers == [{"acked": 1, "stale": 0}] * 100 + [{"acked": 0, "stale": 2}] * 10
+    assert data(await http.get(path))["in_flight"] == 0
+
+
+async def test_groups() -> None:
+    """While a commit is under way, what arrives gathers; a refused group is tried one by one."""
+    commits: list[list[int]] = []
+    go = asyncio.Event()
+
+    async def commit(key: str, items: list[int]) -> Sequence[int]:
+        commits.append(items)
+        await go.wait()
+        if 13 in items:
+            raise headgate.InvalidArgument("13")
+        return [i * 2 for i in items]
+
+    grouper: Grouper[int, int] = Grouper(commit, lambda _: 1, most=5, parallel=1)
+    first = asyncio.create_task(grouper.submit("k", 0))
+    while not commits:
+        await asyncio.sleep(0)
+    rest = [asyncio.create_task(grouper.submit("k", n)) for n in (1, 2, 13, 4, 5, 6)]
+    leaver = asyncio.create_task(grouper.submit("k", 7))
+    await asyncio.sleep(0)
+    assert not first.done()
+    leaver.cancel()
+    go.set()
+    assert await first == 0
+    answers = await asyncio.gather(*rest, return_exceptions=True)
+    assert answers[:2] + answers[3:] == [2, 4, 8, 10, 12]
+    assert isinstance(answers[2], headgate.InvalidArgument)
+    assert commits == [[0], [1, 2, 13, 4, 5], [1], [2], [13], [4], [5], [6]]
+
+
+async def test_a_lost_connection_is_not_tried_again() -> None:
+    calls = 0
+
+    async def commit(key: str, items: list[int]) -> Sequence[int]:
+        nonlocal calls
+        calls += 1
+        raise headgate.ConnectionFailed("gone")
+
+    grouper: Grouper[int, int] = Grouper(commit, lambda _: 1, most=5)
+    answers = await asyncio.gather(*(grouper.submit("k", n) for n in range(5)), return_exceptions=True)
+    assert all(isinstance(a, headgate.ConnectionFailed) for a in answers)
+    assert calls == 1
+
+
+def test_killed_under_load(url: str, tmp_path: Path, server: Replica) -> None:
+    """kill -9: what was answered is there, and the other replica goes on."""
+    answered: dict[int, str] = {}
+
+    async def load(victim: Replica) -> None:
+        async def one(sender: int, http: httpx.AsyncClient) -> None:
+            with contextlib.suppress(httpx.TransportError):
+                for n in range(100_000):
+                    text = f"{sender}.{n}"
+                    [seq] = data(await send(http, data=text, key=f"k{sender}"))["seqs"]
+                    answered[seq] = text
+                    if len(answered) == 1000:
+                        victim.process.kill()
+
+        async with client(victim) as http:
+            await asyncio.wait_for(asyncio.gather(*(one(n, http) for n in range(20))), 60)
+
+    with replica(url, tmp_path) as victim:
+        asyncio.run(load(victim))
+        victim.process.wait(10)
+    assert len(answered) >= 1000
+    with psycopg.connect(url) as db:
+        stored = dict(
+            db.execute("select seq, data from headgate.log_s where seq = any(%s)", [list(answered)]).fetchall()
+        )
+    assert stored == answered
+    with server.client() as http:
+        wait_until(lambda: http.get("/readyz").is_success)
+        assert http.post("/api/streams/s/messages", json={"messages": [{"data": 1}]}).is_success

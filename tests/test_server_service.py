@@ -1,0 +1,148 @@
+"""The server itself: health, metrics, its description, and what it does when there is too much or no database."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from conftest import NewCluster, wait_until
+from databases import new_database
+from servers import Replica, data, error, replica
+
+import headgate
+from headgate import schema
+from headgate.cluster import Cluster
+from headgate.server.app import App
+from headgate.server.errors import problem
+from headgate.server.routes import ROUTES
+from headgate.server.service import Service
+from headgate.server.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    with new_database(cluster) as url, replica(url, tmp_path_factory.mktemp("server")) as found:
+        with found.client() as http:
+            data(http.post("/api/streams", json={"name": "orders"}))
+            data(http.post("/api/streams/orders/consumers", json={"name": "billing"}))
+            data(http.post("/api/streams/orders/messages", json={"messages": [{"data": 1}, {"data": 2}]}))
+            data(http.get("/api/streams/orders/consumers/billing/receive", params={"wait_ms": 2000}))
+        yield found
+
+
+def test_health(server: Replica) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        assert data(http.get("/healthz")) == {"status": "ok"}
+        assert data(http.get("/readyz")) == {"status": "ready"}
+
+
+LINE = re.compile(r'[a-z_]+(\{([a-z_]+="([^"\\]|\\.)*",?)+\})? [0-9.e+-]+$')
+
+
+def test_metrics(server: Replica) -> None:
+    with server.client(server.new_token("monitor")) as http:
+        answer = http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    samples = [line for line in lines if not line.startswith("#")]
+    assert [line for line in samples if not LINE.match(line.replace("+Inf", "Inf"))] == []
+    labels = 'stream="orders",consumer="billing"'
+    for wanted in (
+        f"headgate_consumer_lag{{{labels}}} 2",
+        f"headgate_consumer_in_flight{{{labels}}} 1",
+        f"headgate_consumer_delivered_total{{{labels}}} 1",
+        'headgate_stream_messages{stream="orders"} 2',
+        'headgate_http_messages_total{what="published",stream="orders"} 2',
+        f'headgate_http_messages_total{{what="delivered",{labels}}} 1',
+        "headgate_database_up 1",
+    ):
+        assert wanted in samples
+    route = 'route="/api/streams/{stream}/messages",method="POST"'
+    assert f"headgate_http_request_seconds_count{{{route}}} 1" in samples
+    named = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    for sample in samples:
+        name = re.split(r"[{ ]", sample)[0]
+        assert name in named or re.sub("_(bucket|sum|count)$", "", name) in named
+
+
+def test_openapi(server: Replica) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        api = http.get("/openapi.json").json()
+        page = http.get("/docs")
+    described = {(method.upper(), path) for path, methods in api["paths"].items() for method in methods}
+    assert described == {(r.method, r.path) for r in ROUTES.all}
+    for methods in api["paths"].values():
+        for operation in methods.values():
+            assert operation["summary"]
+    assert page.headers["content-type"].startswith("text/html")
+    assert "https://" not in page.text
+    assert "http://" not in page.text
+    for path in api["paths"]:
+        assert path in page.text
+
+
+def test_every_error_has_a_status() -> None:
+    for name in headgate.__all__:
+        cls = getattr(headgate, name)
+        if isinstance(cls, type) and issubclass(cls, headgate.Error) and cls is not headgate.Error:
+            assert problem(cls("x")).status != 500, name
+
+
+async def test_too_many_requests(ahg: headgate.AsyncHeadgate) -> None:
+    """Beyond what it may have in work the server refuses, and is well again afterwards."""
+    service = Service(ahg, Settings(auth=False, in_work=3, waiting=2))
+    transport = httpx.ASGITransport(App(service))
+    service.start()
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        data(await http.post("/api/streams", json={"name": "s"}))
+        data(await http.post("/api/streams/s/consumers", json={"name": "c"}))
+        answers = await asyncio.gather(*(http.get("/api/streams") for _ in range(10)))
+        refused = [a for a in answers if a.status_code == 429]
+        assert len(refused) == 7
+        assert error(refused[0], 429) == "busy"
+        assert refused[0].headers["retry-after"] == "1"
+        polls = [
+            asyncio.create_task(http.get("/api/streams/s/consumers/c/receive", params={"wait_ms": 1000}))
+            for _ in range(3)
+        ]
+        assert sorted(a.status_code for a in await asyncio.gather(*polls)) == [200, 200, 429]
+        assert service.in_work.now == service.waiting.now == service.bodies.now == 0
+        assert (await http.get("/api/streams")).is_success
+    await service.stop()
+
+
+async def test_it_takes_too_long(ahg: headgate.AsyncHeadgate, database_url: str) -> None:
+    service = Service(ahg, Settings(auth=False, timeout=0.3))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://test") as http:
+        data(await http.post("/api/streams", json={"name": "s"}))
+        async with await psycopg.AsyncConnection.connect(database_url) as conn:
+            await conn.execute("lock table headgate.stream in access exclusive mode")
+            answer = await http.get("/api/streams")
+            assert error(answer, 503) == "timeout"
+            assert "retry-after" in answer.headers
+        assert (await http.get("/api/streams")).is_success
+
+
+def test_without_its_database(new_cluster: NewCluster, tmp_path: Path) -> None:
+    own = new_cluster()
+    with psycopg.connect(own.url()) as db:
+        db.execute(schema.install_sql())
+    with replica(own.url(), tmp_path) as server, server.client() as http:
+        data(http.post("/api/streams", json={"name": "s"}))
+        body = {"messages": [{"data": 1}]}
+        data(http.post("/api/streams/s/messages", json=body))
+        own.stop("immediate")
+        answer = http.post("/api/streams/s/messages", json=body)
+        assert error(answer, 503) == "database_away"
+        assert int(answer.headers["retry-after"]) >= 1
+        assert http.get("/readyz").status_code == 503
+        assert http.get("/healthz").status_code == 200, "restarting it would not help"
+        assert str(own.socket_dir) not in answer.text
+        own.start()
+        wait_until(lambda: http.post("/api/streams/s/messages", json=body).is_success)
+        assert http.get("/readyz").is_success
