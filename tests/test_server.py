@@ -132,6 +132,7 @@ class TestMessages:
         assert (found["in_flight"], found["release_interval_ms"]) == (1, 10)
         assert [c["channel"] for c in data(http.get(f"{path}/channels"))] == ["a/b é"]
         assert error(http.get(f"{path}/channels/none"), 404) == "channel_not_found"
+        assert data(http.put(f"{path}/channels/none", json={}))["state"] == "idle"
 
 
 class TestConsumers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import time
 from collections.abc import Iterator
@@ -195,7 +194,7 @@ def test_administrative_calls_are_noted(server: Replica) -> None:
 
 def test_the_first_token(server: Replica, home: Path, url: str) -> None:
     file = home / "token"
-    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with replica(url, home) as again:
         assert again.token == server.token, "one that works is kept"
 

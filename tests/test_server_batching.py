@@ -121,10 +121,11 @@ async def test_acks_of_one_delivery_from_many(http: httpx.AsyncClient) -> None:
 async def test_groups() -> None:
     """While a commit is under way, what arrives gathers; a refused group is tried one by one."""
     commits: list[list[int]] = []
-    go = asyncio.Event()
+    begun, go = asyncio.Event(), asyncio.Event()
 
     async def commit(key: str, items: list[int]) -> Sequence[int]:
         commits.append(items)
+        begun.set()
         await go.wait()
         if 13 in items:
             raise headgate.InvalidArgument("13")
@@ -132,8 +133,7 @@ async def test_groups() -> None:
 
     grouper: Grouper[int, int] = Grouper(commit, lambda _: 1, most=5, parallel=1)
     first = asyncio.create_task(grouper.submit("k", 0))
-    while not commits:
-        await asyncio.sleep(0)
+    await begun.wait()
     rest = [asyncio.create_task(grouper.submit("k", n)) for n in (1, 2, 13, 4, 5, 6)]
     leaver = asyncio.create_task(grouper.submit("k", 7))
     await asyncio.sleep(0)

@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 
 SEND_GROUP = 500  # messages
 ACK_GROUP = 1000  # ack_ids
+LINGER = 0.002  # seconds
 ALONE = 4  # members of a refused group that are tried at once
 
 
@@ -35,13 +36,16 @@ class Grouper(Generic[Item, Result]):
         *,
         most: int,
         parallel: int = 2,
+        linger: float = LINGER,
     ) -> None:
         self._commit = commit
         self._weigh = weigh
         self._most = most
         self._parallel = parallel
+        self._linger = linger
         self._waiting: dict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = {}
         self._running: dict[Hashable, int] = {}
+        self._company: dict[Hashable, int] = {}  # how many calls the last group of a key had
         self._tasks: set[asyncio.Task[None]] = set()
         self.groups = 0  # commits so far, and what they held
         self.calls = 0
@@ -59,12 +63,19 @@ class Grouper(Generic[Item, Result]):
 
     async def _work(self, key: Hashable) -> None:
         await asyncio.sleep(0)  # what has arrived in the same turn of the loop goes along
-        while group := self._next_group(key):
+        while True:
+            # Where there was company, there will be: their next calls are on their way.
+            if self._company.get(key, 1) > 1 and len(self._waiting[key]) < self._company[key]:
+                await asyncio.sleep(self._linger)
+            if not (group := self._next_group(key)):
+                break
+            self._company[key] = len(group)
             await self._run(key, group)
         self._running[key] -= 1
         if not self._running[key]:
             del self._running[key]
             self._waiting.pop(key, None)
+            self._company.pop(key, None)
 
     def _next_group(self, key: Hashable) -> list[tuple[Item, asyncio.Future[Result]]]:
         waiting = self._waiting.get(key)

@@ -144,5 +144,7 @@ async def set_channel(call: Call) -> Channel:
         release_interval=seconds(limits.release_interval_ms),
     )
     call.service.polling.stirred(call.stream, call.consumer)
-    found = await consumer.channels(call.path["channel"], 1)
-    return Channel.of(found[0])
+    for found in await consumer.channels(call.path["channel"], 1):
+        return Channel.of(found)
+    # without limits of its own and without messages, nothing is kept of it
+    return Channel(call.stream, call.consumer, call.path["channel"], "idle", 0, 0, None, None, 0, None)

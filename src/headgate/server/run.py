@@ -122,6 +122,7 @@ async def _listen(
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # who calls is who connects: nobody can write another address into the audit log
         server_header=False,
         date_header=False,
         backlog=4096,
