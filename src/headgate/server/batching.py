@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from .. import statements
-from ..aio import AsyncHeadgate
+from ..aio import AsyncConsumer, AsyncHeadgate, AsyncMessage
 from ..connections import Array
 from ..errors import ConnectionFailed, Error
 
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 
 SEND_GROUP = 500  # messages
 ACK_GROUP = 1000  # ack_ids
+RECEIVE_GROUP = 1000  # messages
 LINGER = 0.002  # seconds
 ALONE = 4  # members of a refused group that are tried at once
 
@@ -37,12 +39,14 @@ class Grouper(Generic[Item, Result]):
         most: int,
         parallel: int = 2,
         linger: float = LINGER,
+        unclaimed: Callable[[Any, Result], None] = lambda key, result: None,
     ) -> None:
         self._commit = commit
         self._weigh = weigh
         self._most = most
         self._parallel = parallel
         self._linger = linger
+        self._unclaimed = unclaimed  # told of what nobody waits for any more
         self._waiting: dict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = {}
         self._running: dict[Hashable, int] = {}
         self._company: dict[Hashable, int] = {}  # how many calls the last group of a key had
@@ -112,6 +116,8 @@ class Grouper(Generic[Item, Result]):
             for (_, answer), result in zip(group, results, strict=True):
                 if not answer.done():
                     answer.set_result(result)
+                else:
+                    self._unclaimed(key, result)
 
     async def _alone(
         self, key: Hashable, member: tuple[Item, asyncio.Future[Result]], turns: asyncio.Semaphore
@@ -138,8 +144,16 @@ class Sending:
     ids: list[str | None] | None
 
 
+@dataclass(slots=True)
+class Receiving:
+    """How many messages one request wants, and what it has finished."""
+
+    wanted: int
+    acks: list[str]
+
+
 class Batching:
-    """The groups of sends by stream and of acks by consumer."""
+    """The groups of sends by stream, and of acks and receives by consumer."""
 
     def __init__(
         self, hg: AsyncHeadgate, *, on: bool, seconds: float, published: Callable[[str, Sequence[int]], None]
@@ -150,6 +164,10 @@ class Batching:
         self._published = published
         self.sends: Grouper[Sending, list[int]] = Grouper(self._send, lambda s: len(s.datas), most=SEND_GROUP)
         self.acks: Grouper[list[str], tuple[int, int]] = Grouper(self._ack, len, most=ACK_GROUP, parallel=1)
+        self.receives: Grouper[Receiving, list[AsyncMessage]] = Grouper(
+            self._receive, lambda r: r.wanted, most=RECEIVE_GROUP, unclaimed=self._release
+        )
+        self._releases: set[asyncio.Task[None]] = set()
 
     async def send(self, stream: str, sending: Sending) -> list[int]:
         """The seqs of the messages, once they are committed."""
@@ -161,6 +179,40 @@ class Batching:
         """How many messages were acked, and how many ack_ids were stale."""
         key = (stream, consumer)
         return await self.acks.submit(key, ack_ids) if self._on else (await self._ack(key, [ack_ids]))[0]
+
+    async def receive(
+        self, consumer: AsyncConsumer, wanted: int, acks: list[str], worker: str | None
+    ) -> list[AsyncMessage]:
+        """Messages for one request. Requests of the same moment share a claim, which costs little more than one's own.
+
+        They then share deliveries. Where keys are kept in order that must not be: their messages go to one worker.
+        """
+        if not self._on or worker is not None or consumer.order == "key" or consumer.leased:
+            async with asyncio.timeout(self._seconds):
+                return await consumer.receive(wanted, acks=acks, worker=worker)
+        return await self.receives.submit(consumer, Receiving(wanted, acks))
+
+    async def _receive(self, consumer: AsyncConsumer, group: list[Receiving]) -> list[list[AsyncMessage]]:
+        acks = [id for r in group for id in r.acks]
+        async with asyncio.timeout(self._seconds):
+            messages = await consumer.receive(sum(r.wanted for r in group), acks=acks)
+        answers, start = [], 0
+        for r in group:  # full batches first: then a delivery has few owners
+            answers.append(messages[start : start + r.wanted])
+            start += r.wanted
+        return answers
+
+    def _release(self, consumer: AsyncConsumer, messages: list[AsyncMessage]) -> None:
+        """The caller has gone: others get them now, not at the deadline."""
+
+        async def release() -> None:
+            with suppress(Error):
+                await consumer.release(messages)
+
+        if messages:
+            task = asyncio.create_task(release())
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
 
     async def _send(self, key: tuple[str, bool], group: list[Sending]) -> list[list[int]]:
         stream = key[0]

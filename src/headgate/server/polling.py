@@ -35,19 +35,19 @@ Key = tuple[str, str | None]  # consumer and, where lanes are leased, worker: th
 
 @dataclass(slots=True)
 class Queue:
-    """The waiters for the same thing. The first one is woken first."""
+    """The waiters for the same thing, each with how many messages it takes. The first one is woken first."""
 
-    waiters: deque[asyncio.Future[None]] = field(default_factory=deque)
+    waiters: deque[tuple[asyncio.Future[None], int]] = field(default_factory=deque)
     looked_at: float = 0.0  # when one was last woken
 
     def wake(self, count: int, now: float) -> None:
-        """Wakes the first ones."""
+        """Wakes the first ones: as many as so many messages are for."""
         self.looked_at = now
         while count > 0 and self.waiters:
-            waiter = self.waiters.popleft()
+            waiter, wanted = self.waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-                count -= 1
+                count -= wanted
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Polling:
         self.is_stopping = True
         for watched in self._watched.values():
             for queue in watched.queues.values():
-                queue.wake(len(queue.waiters), self._clock())
+                queue.wake(sum(wanted for _, wanted in queue.waiters), self._clock())
 
     async def stop(self) -> None:
         """Ends the task."""
@@ -106,7 +106,9 @@ class Polling:
         queue = watched.queues.get(key) if watched else None
         return bool(queue and queue.waiters)
 
-    async def wait(self, stream: str, key: Key, mark: int, seconds: float, gone: asyncio.Future[object]) -> bool:
+    async def wait(
+        self, stream: str, key: Key, wanted: int, mark: int, seconds: float, gone: asyncio.Future[object]
+    ) -> bool:
         """Waits for a sign that there may be something. False when the time is up or the caller has gone."""
         if self.is_stopping:
             return False
@@ -115,7 +117,7 @@ class Polling:
         watched = self._watched.setdefault(stream, Watched())
         queue = watched.queues.setdefault(key, Queue(looked_at=self._clock()))
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.waiters.append(waiter)
+        queue.waiters.append((waiter, wanted))
         self._somebody.set()
         try:
             await asyncio.wait((waiter, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -129,7 +131,7 @@ class Polling:
             else:
                 waiter.cancel()
                 with suppress(ValueError):
-                    queue.waiters.remove(waiter)
+                    queue.waiters.remove((waiter, wanted))
             self._clear(stream, key)
 
     def published(self, stream: str, seqs: Sequence[int]) -> None:

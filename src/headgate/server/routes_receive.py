@@ -92,7 +92,7 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     messages: list[AsyncMessage] = []
     # Where others wait already there is nothing, and they come first.
     if acks or not q.wait_ms or not polling.is_waited_for(call.stream, key):
-        messages = await consumer.receive(q.batch_size, acks=acks, worker=q.worker)
+        messages = await call.service.batching.receive(consumer, q.batch_size, acks, q.worker)
         if acks:
             await _settled(call, "acked", len(acks))
     if not messages and q.wait_ms:
@@ -122,14 +122,14 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
             began = perf_counter()
             if call.limit is not None:
                 call.limit.reschedule(None)
-            woken = await polling.wait(call.stream, key, mark, left, call.gone)
+            woken = await polling.wait(call.stream, key, q.batch_size, mark, left, call.gone)
             call.waited += perf_counter() - began
             if not woken:
                 break
             if call.limit is not None:
                 call.limit.reschedule(loop.time() + service.settings.timeout)
             mark = polling.mark(call.stream)
-            messages = await consumer.receive(q.batch_size, worker=q.worker)
+            messages = await service.batching.receive(consumer, q.batch_size, [], q.worker)
     finally:
         service.waiting.leave()
         service.in_work.now += 1  # it is answered at once: not a moment to refuse it

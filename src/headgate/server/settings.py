@@ -28,7 +28,7 @@ class Settings:
     batching: bool = True
     body_limit: int = 32 * 1024 * 1024  # bytes of one request
     bodies_limit: int = 256 * 1024 * 1024  # bytes of all requests in work
-    in_work: int = 1000  # requests at once, those that wait for messages apart
+    in_work: int = 4000  # requests at once, those that wait for messages apart
     waiting: int = 20_000  # polls at once that wait for messages
     rate_limit: int | None = None  # requests a second of each token without a limit of its own
     timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
