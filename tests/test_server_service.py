@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +20,7 @@ from databases import new_database
 from servers import Replica, data, error, replica
 
 import headgate
-from headgate import schema
+from headgate import cli, schema
 from headgate.cluster import Cluster
 from headgate.server.app import App
 from headgate.server.errors import problem
@@ -126,6 +131,42 @@ async def test_it_takes_too_long(ahg: headgate.AsyncHeadgate, database_url: str)
             assert error(answer, 503) == "timeout"
             assert "retry-after" in answer.headers
         assert (await http.get("/api/streams")).is_success
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_headgate_up(database_url: str, tmp_path: Path, as_json: bool) -> None:
+    environment = {**os.environ, "HEADGATE_EMBEDDED_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "headgate.cli", "up", "--port", "0", "--database", database_url]
+    with subprocess.Popen(
+        [*command, "--json"] if as_json else command,
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as up:  # fmt: skip
+        try:
+            assert up.stdout is not None
+            assert up.stderr is not None
+            if as_json:
+                said = json.loads("".join(iter(lambda: up.stdout.readline(), "}\n")) + "}")  # type: ignore[union-attr]
+                database, url, file = said["url"], said["http"], Path(said["token_file"])
+            else:
+                database, url = up.stdout.readline().strip(), up.stdout.readline().strip()
+                file = Path(up.stderr.readline().split()[-1])
+            assert database == database_url
+            assert file == tmp_path / "token"
+            token = file.read_text().strip()
+            assert data(httpx.get(f"{url}/api/streams", headers={"Authorization": f"Bearer {token}"})) == []
+            up.send_signal(signal.SIGTERM)
+            assert up.wait(20) == 0
+            assert token.partition(".")[2] not in up.stderr.read() + up.stdout.read(), "a token is never logged"
+        finally:
+            up.kill()
+
+
+def test_a_port_in_use(server: Replica, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port = server.url.rpartition(":")[2]
+    assert cli.main(["up", "--no-auth", "--database", database_url, "--port", port]) == 1
+    assert "hint: is the port in use?" in capsys.readouterr().err
+    assert cli.main(["up", "--no-auth", "--database", database_url, "--host", "0.0.0.0"]) == 1
+    assert "without tokens" in capsys.readouterr().err
 
 
 def test_without_its_database(new_cluster: NewCluster, tmp_path: Path) -> None:

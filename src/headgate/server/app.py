@@ -76,7 +76,8 @@ class App:
             )
         finally:
             work.close()
-        if work.is_administrative:
+        # Who has no token leaves no note: else anybody could fill the log.
+        if work.is_administrative and work.caller is not None:
             address = scope["client"][0] if scope.get("client") else None
             await self.service.audit(work.caller, address, f"{scope['method']} {scope['path']}", status)
         self.service.metrics.request(
@@ -102,7 +103,7 @@ class _Work:
         self._call: Call | None = None
         self._held = 0  # bytes
         self._is_in_work = False
-        self.caller: Caller = ANYBODY
+        self.caller: Caller | None = None
         self.route: Route | None = None
         self.path: dict[str, str] = {}
 
@@ -120,15 +121,16 @@ class _Work:
         raw_path = scope.get("raw_path") or scope["path"].encode()
         route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
         self.route = route
+        caller = ANYBODY
         if route.scope is not None:
             service.in_work.enter()
             self._is_in_work = True
-            self.caller = await self._authenticate()
-            self.caller.check(route.scope, self.path.get("stream"), route.everywhere)
+            self.caller = caller = await self._authenticate()
+            caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
         async with asyncio.timeout(service.settings.timeout) as limit:
             body = await self._body(route)
-            self._call = Call(service, route, self.caller, self.path, query, body, self._receive)
+            self._call = Call(service, route, caller, self.path, query, body, self._receive)
             self._call.limit = limit
             data = await route.handler(self._call)
         if isinstance(route.answer, str):

@@ -22,6 +22,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SEND_GROUP = 500  # messages
+LARGE = 8192  # characters
 ACK_GROUP = 1000  # ack_ids
 RECEIVE_GROUP = 1000  # messages
 LINGER = 0.002  # seconds
@@ -162,7 +163,7 @@ class Batching:
         self._on = on
         self._seconds = seconds
         self._published = published
-        self.sends: Grouper[Sending, list[int]] = Grouper(self._send, lambda s: len(s.datas), most=SEND_GROUP)
+        self.sends: Grouper[Sending, list[int]] = Grouper(self._send, _weight, most=SEND_GROUP)
         self.acks: Grouper[list[str], tuple[int, int]] = Grouper(self._ack, len, most=ACK_GROUP, parallel=1)
         self.receives: Grouper[Receiving, list[AsyncMessage]] = Grouper(
             self._receive, lambda r: r.wanted, most=RECEIVE_GROUP, unclaimed=self._release
@@ -239,6 +240,11 @@ class Batching:
         for i, (_, acked, stale) in zip(order, rows, strict=True):
             answers[i] = (acked, stale)
         return answers
+
+
+def _weight(sending: Sending) -> int:
+    """Messages; a large one counts as several, lest a group keep the others waiting."""
+    return max(len(sending.datas), sum(map(len, sending.datas)) // LARGE)
 
 
 def _column(group: list[Sending], name: str) -> Array | None:

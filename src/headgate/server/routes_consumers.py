@@ -5,22 +5,12 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from ..types import State
+from .answers import Channel, Consumer, Nothing, Peeked
 from .call import Call
 from .errors import Problem
+from .requests import ConsumerChange, Limits, NewConsumer, PageQuery, PeekQuery, ToSeek
 from .routes_streams import changes, seconds
 from .routing import Routes
-from .shapes import (
-    Channel,
-    Consumer,
-    ConsumerChange,
-    Limits,
-    NewConsumer,
-    Nothing,
-    PageQuery,
-    Peeked,
-    PeekQuery,
-    ToSeek,
-)
 
 routes = Routes()
 

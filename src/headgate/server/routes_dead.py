@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from .answers import Dead, Purged, Redriven
 from .call import Call
+from .requests import ChosenDead, PageQuery
 from .routes_consumers import CONSUMER
 from .routing import Routes
-from .shapes import ChosenDead, Dead, PageQuery, Purged, Redriven
 
 routes = Routes()
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from ..encoding import dump_json
 from ..errors import InvalidText
+from .answers import ConsumerState, MessageWithStates, Published, Stored
 from .batching import Sending
 from .call import Call
 from .errors import Problem
 from .payload import to_text
+from .requests import MOST_SEQ, MessagesQuery, NewMessages
 from .routing import Routes
-from .shapes import (
-    MOST_SEQ,
-    ConsumerState,
-    MessagesQuery,
-    MessageWithStates,
-    NewMessages,
-    Published,
-    Stored,
-)
 
 routes = Routes()
 

@@ -8,12 +8,13 @@ from time import perf_counter
 
 from ..aio import AsyncConsumer, AsyncMessage
 from ..errors import Error
+from .answers import Acked, Delivery, Extended, Message, Nacked
 from .call import Call
 from .payload import to_json
+from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive
 from .routes_consumers import CONSUMER
 from .routes_streams import seconds
 from .routing import Routes
-from .shapes import Acked, Delivery, Extended, Message, Nacked, ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive
 
 routes = Routes()
 

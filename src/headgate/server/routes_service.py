@@ -8,11 +8,11 @@ from functools import cache
 from .. import schema, statements
 from ..errors import Error
 from . import metrics
+from .answers import Health
 from .call import Call
 from .errors import Problem
 from .openapi import docs_page, document
 from .routing import Routes
-from .shapes import Health
 
 routes = Routes()
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from msgspec import UNSET
 
+from .answers import Nothing, Stream
 from .call import Call
+from .requests import NewStream, StreamChange
 from .routing import Routes
-from .shapes import NewStream, Nothing, Stream, StreamChange
 
 routes = Routes()
 

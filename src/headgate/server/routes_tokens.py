@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .. import statements
+from .answers import Audited, MadeToken, Nothing, Token
 from .call import Call
 from .errors import Problem
+from .requests import AuditQuery, NewToken
 from .routes_streams import seconds
 from .routing import Routes
-from .shapes import Audited, AuditQuery, MadeToken, NewToken, Nothing, Token
 
 routes = Routes()
 

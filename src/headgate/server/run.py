@@ -74,7 +74,10 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # it cannot listen; ending the process is not its business
+            self.should_exit = True
         if self.started:
             self._listening()
 
@@ -135,24 +138,17 @@ async def _listen(
             ready(Running(service, server, token_file))
 
     server = _Server(config, service, listening)
-    try:
-        serving = asyncio.create_task(server.serve())
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        server.should_exit = True
-        await serving
-    except SystemExit as error:  # uvicorn's way to say that it cannot listen, which it has logged
-        raise _cannot_listen(settings) from error
+    serving = asyncio.create_task(server.serve())
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    server.should_exit = True
+    await serving
     if not server.started:
-        raise _cannot_listen(settings)
-
-
-def _cannot_listen(settings: Settings) -> Error:
-    return Error(
-        f"the server cannot listen on {settings.host} port {settings.port}",
-        hint="is the port in use? choose another one: --port",
-    )
+        raise Error(
+            f"the server cannot listen on {settings.host} port {settings.port}",
+            hint="is the port in use? choose another one: --port",
+        )
 
 
 def main(argv: list[str] | None = None) -> None:

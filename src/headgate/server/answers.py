@@ -1,77 +1,20 @@
-"""The bodies, queries and answers of the routes. OpenAPI is made from these types: what they say is what is checked."""
+"""The answers of the routes, as OpenAPI describes them, and how they follow from what insights know."""
 
 from __future__ import annotations
 
 import base64
 import json
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Struct
 
 from ..types import ChannelInfo, ConsumerInfo, DeadLetter, MessageState, PeekedMessage, StoredMessage, StreamInfo
-
-MOST_SEQ = 2**63 - 1
-
-Name = Annotated[str, Meta(min_length=1, max_length=55, pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-Text = Annotated[str, Meta(max_length=10_000)]
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Bytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Seq = Annotated[int, Meta(ge=0, le=MOST_SEQ)]
-Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
-Limit = Annotated[int, Meta(ge=1, le=1000)]
-# Other ids that look like one are answered as stale: an ack_id is nothing that a caller should read.
-AckId = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_.-]+$")]
-AckIds = Annotated[list[AckId], Meta(min_length=1, max_length=10_000)]
-Sort = Literal["seq_asc", "seq_desc"]
-Filter = Annotated[list[Text], Meta(min_length=1, max_length=100)]
-Backoff = float | list[float] | dict[str, float]
-
-
-class Body(Struct, forbid_unknown_fields=True):
-    """What a request carries: a field that is not known is an error."""
 
 
 class Nothing(Struct):
     """An answer that says no more than that it was done."""
-
-
-class NewStream(Body):
-    """A stream to make."""
-
-    name: Name
-    lanes: Count = 16
-    lane_by: Literal["hash", "key", "channel"] = "hash"
-    retain: Literal["forever", "until_acked"] = "forever"
-    retain_up_to_ms: Milliseconds | None = None
-    retain_at_least_ms: Milliseconds | None = None
-    max_storage: Bytes | None = None
-    one_message_per_key: bool = False
-    process_unmodified: bool = False
-    dedup_window_ms: Milliseconds = 300_000
-    max_message_bytes: Bytes = 16 * 1024 * 1024
-    segment_rows: Count = 1_000_000
-    segment_bytes: Bytes = 1 << 30
-    segment_age_ms: Milliseconds | None = None
-    compact_every_ms: Milliseconds = 1_800_000
-    if_not_exists: bool = False
-
-
-class StreamChange(Body):
-    """Settings of a stream to change. null puts a setting back to none; what is left out stays."""
-
-    retain: Literal["forever", "until_acked"] | UnsetType = UNSET
-    retain_up_to_ms: Milliseconds | UnsetType | None = UNSET
-    retain_at_least_ms: Milliseconds | UnsetType | None = UNSET
-    max_storage: Bytes | UnsetType | None = UNSET
-    process_unmodified: bool | UnsetType = UNSET
-    dedup_window_ms: Milliseconds | UnsetType = UNSET
-    max_message_bytes: Bytes | UnsetType = UNSET
-    segment_rows: Count | UnsetType = UNSET
-    segment_bytes: Bytes | UnsetType = UNSET
-    segment_age_ms: Milliseconds | UnsetType | None = UNSET
-    compact_every_ms: Milliseconds | UnsetType = UNSET
 
 
 class Stream(Struct):
@@ -101,23 +44,6 @@ class Stream(Struct):
     def of(cls, info: StreamInfo) -> Stream:
         """The answer for what insights know."""
         return cls(**facts(info))
-
-
-class NewMessage(Body):
-    """A message to send. `data` is any JSON value; an `id` makes sending it again harmless."""
-
-    data: msgspec.Raw
-    key: Text | None = None
-    headers: dict[str, Any] | None = None
-    channel: Text | None = None
-    delay_ms: Milliseconds | None = None
-    id: Text | None = None
-
-
-class NewMessages(Body):
-    """Messages to send, all or none."""
-
-    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=10_000)]
 
 
 class Published(Struct):
@@ -204,37 +130,6 @@ class Peeked(Struct):
         return cls(stored, m.state, m.attempt, m.visible_at, m.worker, m.reason, m.last_error)
 
 
-class NewConsumer(Body):
-    """A consumer to make."""
-
-    name: Name
-    filter: Filter | Text | None = None
-    order: Literal["none", "key"] = "none"
-    ack_wait_ms: Milliseconds = 30_000
-    max_deliver: Count | None = None
-    max_ack_pending: Count | None = None
-    backoff: Backoff | None = None
-    start: Seq | Text = "beginning"
-    max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    release_interval_ms: Milliseconds | None = None
-    leased: bool = False
-    lease_time_ms: Milliseconds = 10_000
-    if_not_exists: bool = False
-
-
-class ConsumerChange(Body):
-    """Settings of a consumer to change. null puts a setting back to none; what is left out stays."""
-
-    filter: Filter | Text | UnsetType | None = UNSET
-    ack_wait_ms: Milliseconds | UnsetType = UNSET
-    max_deliver: Count | UnsetType | None = UNSET
-    max_ack_pending: Count | UnsetType | None = UNSET
-    backoff: Backoff | UnsetType | None = UNSET
-    max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType | None = UNSET
-    release_interval_ms: Milliseconds | UnsetType | None = UNSET
-    lease_time_ms: Milliseconds | UnsetType = UNSET
-
-
 class Consumer(Struct):
     """A consumer and how far it is."""
 
@@ -267,33 +162,6 @@ class Consumer(Struct):
         return cls(**facts(info))
 
 
-class ToReceive(Body):
-    """What a worker has finished, settled in the same call."""
-
-    ack_ids: Annotated[list[AckId], Meta(max_length=10_000)] = []
-
-
-class ToAck(Body):
-    """Deliveries that are done."""
-
-    ack_ids: AckIds
-
-
-class ToNack(Body):
-    """Deliveries that failed."""
-
-    ack_ids: AckIds
-    delay_ms: Milliseconds | None = None
-    error: Text | None = None
-
-
-class ToExtend(Body):
-    """Deliveries that take longer."""
-
-    ack_ids: AckIds
-    by_ms: Milliseconds
-
-
 class Acked(Struct):
     """How many messages were acked; how many ack_ids were stale: settled before, or taken back."""
 
@@ -313,19 +181,6 @@ class Extended(Struct):
 
     extended: int
     stale: int
-
-
-class ToSeek(Body):
-    """Where to go: beginning, end, a seq, or a time."""
-
-    to: Seq | Text
-
-
-class Limits(Body):
-    """The limits of one channel; those left out are the consumer's own."""
-
-    max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    release_interval_ms: Milliseconds | None = None
 
 
 class Channel(Struct):
@@ -368,14 +223,6 @@ class Dead(Struct):
         )  # fmt: skip
 
 
-class ChosenDead(Body):
-    """Which dead letters: these seqs, those whose key passes the filter, or all."""
-
-    seqs: Annotated[list[Seq], Meta(min_length=1, max_length=10_000)] | None = None
-    filter: Filter | Text | None = None
-    limit: Count | None = None
-
-
 class Redriven(Struct):
     """How many dead letters were given back."""
 
@@ -386,16 +233,6 @@ class Purged(Struct):
     """How many dead letters were thrown away."""
 
     purged: int
-
-
-class NewToken(Body):
-    """A token to make. Without `streams` it is for all of them; their patterns are written like key filters."""
-
-    name: Annotated[str, Meta(min_length=1, max_length=200)]
-    scopes: Annotated[list[Literal["admin", "produce", "consume", "monitor"]], Meta(min_length=1, max_length=4)]
-    streams: Filter | None = None
-    rate_limit: Count | None = None
-    lifetime_ms: Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None = None
 
 
 class MadeToken(Struct):
@@ -433,48 +270,6 @@ class Health(Struct):
     """How the server is."""
 
     status: str
-
-
-class MessagesQuery(Body):
-    """Which messages of a stream."""
-
-    limit: Limit = 10
-    sort: Sort = "seq_asc"
-    key_pattern: Text | None = None
-    before: Seq | None = None
-    after: Seq | None = None
-
-
-class PeekQuery(Body):
-    """Which messages of a consumer. `visible`: those that could be received now, or (false) those that could not."""
-
-    limit: Limit = 10
-    sort: Sort = "seq_asc"
-    visible: bool | None = None
-    before: Seq | None = None
-    after: Seq | None = None
-
-
-class ReceiveQuery(Body):
-    """How many messages, how long to wait for the first one, and for whom (where lanes are leased)."""
-
-    batch_size: Limit = 1
-    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
-    worker: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-
-
-class PageQuery(Body):
-    """How many, and after which."""
-
-    limit: Limit = 100
-    after: Seq = 0
-
-
-class AuditQuery(Body):
-    """How many, and before which."""
-
-    limit: Limit = 100
-    before: Seq | None = None
 
 
 def facts(info: Any) -> dict[str, Any]:
