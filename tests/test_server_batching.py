@@ -238,6 +238,37 @@ async def test_a_lost_connection_is_not_tried_again() -> None:
     assert calls == 1
 
 
+def test_clients_that_retry(url: str, tmp_path: Path, server: Replica) -> None:
+    """One of two replicas is killed: who repeats a call with its id at the other one sees no error, no duplicate."""
+    seqs: dict[str, int] = {}
+
+    async def load(victim: Replica) -> None:
+        async def one(sender: int, first: httpx.AsyncClient, second: httpx.AsyncClient) -> None:
+            http = first
+            for n in range(60):
+                id = f"{sender}.{n}"
+                try:
+                    answer = await send(http, data=id, id=id)
+                except httpx.TransportError:
+                    http = second
+                    answer = await send(http, data=id, id=id)
+                [seqs[id]] = data(answer)["seqs"]
+                if len(seqs) == 300:
+                    victim.process.kill()
+
+        async with client(victim) as first, client(server) as second:
+            await asyncio.wait_for(asyncio.gather(*(one(n, first, second) for n in range(10))), 60)
+
+    with replica(url, tmp_path) as victim:
+        asyncio.run(load(victim))
+        assert victim.process.wait(10) != 0
+    assert len(seqs) == 600
+    with psycopg.connect(url) as db:
+        stored = db.execute("select data, seq from headgate.log_s where data = any(%s)", [list(seqs)]).fetchall()
+    assert len(stored) == 600
+    assert dict(stored) == seqs
+
+
 def test_killed_under_load(url: str, tmp_path: Path, server: Replica) -> None:
     """kill -9: what was answered is there, and the other replica goes on."""
     answered: dict[int, str] = {}

@@ -17,7 +17,9 @@ from conftest import wait_until
 from databases import new_database
 from servers import Replica, data, replica
 
+import headgate
 from headgate.cluster import Cluster
+from headgate.server.polling import Polling
 
 _numbers = count(1)
 
@@ -141,6 +143,26 @@ async def test_an_ack_that_frees_a_key(here: httpx.AsyncClient, stream: str) -> 
     data(await here.post(f"{path}/ack", json={"ack_ids": [first["ack_id"]]}))
     [second] = data(await waiting)
     assert second["message"]["data"] == 2
+
+
+async def test_one_waiter_looks_for_all(ahg: headgate.AsyncHeadgate) -> None:
+    """What is published between a look and the wait is not missed, and does not send everybody to look again."""
+    polling = Polling(ahg)
+    gone: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    key = ("c", None)
+    first, second = polling.mark("s", key), polling.mark("s", key)
+    polling.published("s", [1])
+    assert await polling.wait("s", key, 1, first, 20, gone)
+    polling.mark("s", key)  # the first one looks again
+    assert not await polling.wait("s", key, 1, second, 0.01, gone)
+    waiting = asyncio.create_task(polling.wait("s", key, 10, polling.mark("s", key), 20, gone))
+    other = asyncio.create_task(polling.wait("s", key, 10, polling.mark("s", key), 20, gone))
+    await asyncio.sleep(0)
+    polling.published("s", range(10))
+    assert await waiting
+    assert not other.done(), "ten messages are for one that takes ten"
+    polling.drain()
+    assert not await other
 
 
 async def test_nothing_comes(here: httpx.AsyncClient, stream: str) -> None:

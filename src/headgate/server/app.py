@@ -85,7 +85,8 @@ class App:
             perf_counter() - began - work.waited,
         )  # fmt: skip
         length = str(len(body)).encode()
-        all_headers = [(b"content-type", kind), (b"content-length", length), *more]
+        # a GET may receive messages: nothing on the way may answer it from memory
+        all_headers = [(b"content-type", kind), (b"content-length", length), (b"cache-control", b"no-store"), *more]
         await send({"type": "http.response.start", "status": status, "headers": all_headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 

@@ -6,6 +6,7 @@ shown once, when the token is made, and never stored or logged.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
@@ -64,6 +65,7 @@ class Tokens:
         self._hg = hg
         self._clock = clock
         self._known: dict[str, tuple[float, bytes, Caller | None]] = {}
+        self._looks: dict[str, asyncio.Task[tuple[bytes, Caller | None]]] = {}
 
     async def caller(self, authorization: bytes | None) -> Caller:
         """Who sent this Authorization header, or 401."""
@@ -76,11 +78,18 @@ class Tokens:
         id, secret = found.groups()
         until, stored, caller = self._known.get(id, (0.0, b"", None))
         if until < self._clock():
-            stored, caller = await self._look(id)
+            stored, caller = await self._look_once(id)
         # a token that does not exist takes the same way
         if not hmac.compare_digest(stored or bytes(32), _digest(secret)) or caller is None:
             raise _unauthorized("this token is not valid")
         return caller
+
+    async def _look_once(self, id: str) -> tuple[bytes, Caller | None]:
+        """Many calls with the same token at the same moment share one look."""
+        if (look := self._looks.get(id)) is None:
+            look = self._looks[id] = asyncio.create_task(self._look(id))
+            look.add_done_callback(lambda _: self._looks.pop(id, None))
+        return await asyncio.shield(look)
 
     async def _look(self, id: str) -> tuple[bytes, Caller | None]:
         rows = await self._hg.run(statements.CHECK_TOKEN, (id,))

@@ -28,6 +28,7 @@ AGAIN = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064)  # seconds after a move: the 
 SCOUT_EVERY = 0.1  # seconds, of each consumer that is waited for
 SCOUTS = 300  # a second, of all of them together
 UNLIKELY_EVERY = 0.01  # seconds
+MOST_REMEMBERED = 10_000  # streams, and keys
 RETRY = 0.5  # seconds while the database is away
 
 Key = tuple[str, str | None]  # consumer and, where lanes are leased, worker: those that wait for the same
@@ -67,6 +68,7 @@ class Polling:
         self._clock = clock
         self._watched: dict[str, Watched] = {}
         self._moves: dict[str, int] = {}  # of each stream, how often it was seen to move
+        self._looks: dict[tuple[str, Key], int] = {}  # of each key, the mark of the last look
         self._task: asyncio.Task[None] | None = None
         self._somebody = asyncio.Event()
         self.is_stopping = False
@@ -96,9 +98,14 @@ class Polling:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    def mark(self, stream: str) -> int:
+    def mark(self, stream: str, key: Key, *, looks: bool = True) -> int:
         """To be taken before a look at the stream, and given to `wait` after it: what came in between is not missed."""
-        return self._moves.get(stream, 0)
+        mark = self._moves.get(stream, 0)
+        if looks:
+            if len(self._looks) > MOST_REMEMBERED:
+                self._looks.clear()
+            self._looks[stream, key] = mark
+        return mark
 
     def is_waited_for(self, stream: str, key: Key) -> bool:
         """Whether somebody waits already, so that there is nothing to be had at this moment."""
@@ -112,7 +119,8 @@ class Polling:
         """Waits for a sign that there may be something. False when the time is up or the caller has gone."""
         if self.is_stopping:
             return False
-        if self._moves.get(stream, 0) != mark:
+        moves = self._moves.get(stream, 0)
+        if moves != mark and self._looks.get((stream, key)) != moves:  # else another waiter looks at it already
             return not gone.done()
         watched = self._watched.setdefault(stream, Watched())
         queue = watched.queues.setdefault(key, Queue(looked_at=self._clock()))
@@ -137,8 +145,11 @@ class Polling:
     def published(self, stream: str, seqs: Sequence[int]) -> None:
         """Messages were committed through this process."""
         watched = self._watched.get(stream)
-        if watched is not None and watched.seq is not None and seqs:
-            watched.seq = max(watched.seq, *seqs) if len(seqs) < 1000 else max(watched.seq, max(seqs))
+        if watched is not None and seqs:
+            if watched.seq is not None:
+                watched.seq = max(watched.seq, max(seqs))
+            # a look at this very moment may go by a tick that another session began before the commit
+            watched.again = [self._clock() + after for after in AGAIN]
         self._moved(stream, len(seqs))
 
     def stirred(self, stream: str, consumer: str, count: int = 1, *, likely: bool = True) -> None:
@@ -155,7 +166,7 @@ class Polling:
         return sum(len(q.waiters) for w in self._watched.values() for q in w.queues.values())
 
     def _moved(self, stream: str, count: int) -> None:
-        if len(self._moves) > 10_000 and stream not in self._moves:
+        if len(self._moves) > MOST_REMEMBERED and stream not in self._moves:
             self._moves.clear()  # marks taken before are then wrong, which means one look too many
         self._moves[stream] = self._moves.get(stream, 0) + 1
         if (watched := self._watched.get(stream)) is not None:

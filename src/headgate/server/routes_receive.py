@@ -89,10 +89,11 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     consumer = await call.service.consumer(call.stream, call.consumer)
     polling = call.service.polling
     key = (call.consumer, q.worker)
-    mark = polling.mark(call.stream)
-    messages: list[AsyncMessage] = []
     # Where others wait already there is nothing, and they come first.
-    if acks or not q.wait_ms or not polling.is_waited_for(call.stream, key):
+    looks = bool(acks) or not q.wait_ms or not polling.is_waited_for(call.stream, key)
+    mark = polling.mark(call.stream, key, looks=looks)
+    messages: list[AsyncMessage] = []
+    if looks:
         messages = await call.service.batching.receive(consumer, q.batch_size, acks, q.worker)
         if acks:
             await _settled(call, "acked", len(acks))
@@ -129,7 +130,7 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
                 break
             if call.limit is not None:
                 call.limit.reschedule(loop.time() + service.settings.timeout)
-            mark = polling.mark(call.stream)
+            mark = polling.mark(call.stream, key)
             messages = await service.batching.receive(consumer, q.batch_size, [], q.worker)
     finally:
         service.waiting.leave()
