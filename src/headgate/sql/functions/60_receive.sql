@@ -319,8 +319,9 @@ begin
       from headgate.tick t where t.stream = s and t.id > l.to_base and t.id <= newest.id and t.late is not null;
   end if;
   -- Spans only go forward: by now the cursor may stand on a tick later than the one that this claim found newest (another
-  -- worker's, or a private one, whose id says nothing about its age).
-  if newest.id = l.to_tick or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
+  -- worker's, or a private one, whose id says nothing about its age). And never to a private one that builds on an older tick
+  -- than the cursor does: its late ranges end at that tick's lo.
+  if newest.id = l.to_tick or newest.base < l.to_base or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
        else pg_snapshot_xmax(newest.snap) < pg_snapshot_xmax(l.to_snap)
          or (pg_snapshot_xmax(newest.snap) = pg_snapshot_xmax(l.to_snap)
              and (select count(*) from pg_snapshot_xip(newest.snap)) > (select count(*) from pg_snapshot_xip(l.to_snap))) end) then
