@@ -1,19 +1,19 @@
 -- Publishing. A send inserts rows and touches nothing else, so publishers never wait for each other and a send inside
 -- the user's own transaction is safe. The transaction's id is taken before a seq is drawn: ticks rely on it.
 
--- append_template() -> the source of append_<stream id>(xid, lanes, keys, datas, headers, delays, seqs) -> seqs:
+-- append_template() -> the source of append_<stream id>(xid, base, lanes, keys, datas, headers, delays, seqs) -> seqs:
 -- the one insert into the log. `seqs` is given when they were drawn already (messages with ids).
 create or replace function headgate.append_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.append_{stream}(p_xid xid8, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_delays interval[], p_seqs bigint[])
+create function headgate.append_{stream}(p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_delays interval[], p_seqs bigint[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare r bigint[];
 begin
   if p_seqs is null then
     with i as (
       insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at)
-        select p_xid, case when t.k is null then floor(random() * p_lanes)::int
+        select p_xid, p_base + case when t.k is null then floor(random() * p_lanes)::int
                       else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end,
                t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end
           from unnest(p_keys, p_datas, p_headers, p_delays) t (k, d, h, w)
@@ -22,7 +22,7 @@ begin
   else
     with i as (
       insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at)
-        select t.s, p_xid, case when t.k is null then (t.s % p_lanes)::int
+        select t.s, p_xid, p_base + case when t.k is null then (t.s % p_lanes)::int
                            else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end,
                t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end
           from unnest(p_keys, p_datas, p_headers, p_delays, p_seqs) t (k, d, h, w, s)
@@ -72,8 +72,8 @@ begin
   end if;
   x := pg_current_xact_id();
   if ids is null then
-    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, null)', s.id)
-      into seqs using x, s.lanes, keys, datas, headers, delays;
+    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, null)', s.id)
+      into seqs using x, s.base, s.lanes, keys, datas, headers, delays;
     return seqs;
   end if;
   return headgate.send_once(s, x, datas, keys, headers, delays, ids);
@@ -112,10 +112,10 @@ begin
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
   update headgate.message_id m set seq = t.seq
     from unnest(ids, seqs) t (id, seq) where m.stream = s.id and m.id = t.id and t.seq is not null and m.seq <> t.seq;
-  execute format('select headgate.append_%s($1, $2, k, d, h, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
-                 'array_agg(t.w) w, array_agg(t.q) q from unnest($3, $4, $5, $6, $7) t (k, d, h, w, q) where t.q is not null) x '
+  execute format('select headgate.append_%s($1, $2, $3, k, d, h, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
+                 'array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8) t (k, d, h, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
-    using x, s.lanes, keys, datas, headers, delays, seqs;
+    using x, s.base, s.lanes, keys, datas, headers, delays, seqs;
   select array_agg(coalesce(t.seq, m.seq) order by t.ord) into seqs
     from unnest(ids, seqs) with ordinality t (id, seq, ord) left join headgate.message_id m on m.stream = s.id and m.id = t.id;
   return seqs;

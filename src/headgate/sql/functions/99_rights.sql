@@ -26,7 +26,7 @@ begin
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
            'oldest_unacked', 'stream_settings', 'consumer_settings', 'installed_version']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
-           'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'maintain'])) x (role, names)
+           'seek', 'set_lanes', 'redrive', 'purge_dead', 'retry_now', 'discard', 'maintain'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
       execute format('grant execute on function %s to %I', f.name, r);
     end loop;
