@@ -186,7 +186,7 @@ begin
     ['{asks whether open}', case s.lane_by when 'hash' then 'c.max_ack_pending is not null' else 'true' end],
     ['{busy}', case s.lane_by when 'hash' then 'k.pos < k.to_hi' else 'k.next_at <= t0' end],
     ['{lane}', case s.lane_by
-       when 'hash' then 'case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'
+       when 'hash' then 'p_base + case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'
        when 'key' then format('case when t.k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('t.k'))
        when 'channel' then format('case when t.c is null then 144115188075855872 else %s end', headgate.named_lane_sql('t.c')) end],
     ['{name}', case s.lane_by when 'channel' then 'm.channel' else 'm.key' end],

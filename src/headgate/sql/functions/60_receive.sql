@@ -168,7 +168,7 @@ declare
       if l.pos >= l.to_hi and l.late is null and l.to_tick <> tick_id then  -- the span is done: begin the next one
         was_tick := l.to_tick;
         if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
-        l := headgate.next_span(l, newest);
+        l := case when l.gate is null then headgate.next_span(l, newest) else headgate.next_gated(c, l, newest) end;
         moved := l.to_tick <> was_tick;
       end if;
       if moved then
@@ -337,12 +337,14 @@ begin
     end if;
     select * into bridge from headgate.tick t where t.stream = s and t.id > l.to_base and t.reborn is not null order by t.id limit 1;
     if found then newest := bridge; end if;
+    -- (to_tick 0: a lane that was never read, and everything above to_lo lies ahead)
     select range_agg(t.late) * int8multirange(int8range(null, l.to_lo, '[]')) into below
-      from headgate.tick t where t.stream = s and t.id > l.to_base and t.id <= newest.id and t.late is not null;
+      from headgate.tick t where t.stream = s and t.id > l.to_base and t.id <= newest.id and t.late is not null and l.to_tick <> 0;
   end if;
   -- Spans only go forward: by now the cursor may stand on a tick later than the one that this claim found newest (another
-  -- worker's, or a private one, whose id says nothing about its age).
-  if newest.id = l.to_tick or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
+  -- worker's, or a private one, whose id says nothing about its age). And never to a private one that builds on an older tick
+  -- than the cursor does: its late ranges end at that tick's lo.
+  if newest.id = l.to_tick or newest.base < l.to_base or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
        else pg_snapshot_xmax(newest.snap) < pg_snapshot_xmax(l.to_snap)
          or (pg_snapshot_xmax(newest.snap) = pg_snapshot_xmax(l.to_snap)
              and (select count(*) from pg_snapshot_xip(newest.snap)) > (select count(*) from pg_snapshot_xip(l.to_snap))) end) then

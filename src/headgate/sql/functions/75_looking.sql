@@ -3,7 +3,7 @@
 -- unread(cursor, seq, xid) -> whether the cursor has still to come to a message of its lane.
 create or replace function headgate.unread(k headgate.cursor, p_seq bigint, p_xid xid8) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select p_seq > k.to_hi or (not pg_visible_in_snapshot(p_xid, k.from_snap) and (
+  select p_seq > k.to_hi or (k.to_tick <> 0 and not pg_visible_in_snapshot(p_xid, k.from_snap) and (
            not pg_visible_in_snapshot(p_xid, k.to_snap) or (p_seq > k.pos and (p_seq > k.from_lo or k.late is not null))))
 $$;
 
@@ -31,12 +31,13 @@ end $$;
 create or replace function headgate.state_of(c headgate.consumer, p_lane bigint, p_seq bigint, p_xid xid8, p_key text,
   out state text, out attempt int, out visible_at timestamptz, out worker text, out reason text, out last_error text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare here bigint := headgate.parking_lane(c, p_lane, p_key, p_seq);
 begin
   select 'parked', p.attempt, p.visible_at, p.reason, p.last_error into state, attempt, visible_at, reason, last_error
-    from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = p_seq;
+    from headgate.parked p where p.consumer = c.id and p.lane = here and p.seq = p_seq;
   if found then return; end if;
   select 'delivered', coalesce(d.attempts[array_position(d.seqs, p_seq)], 1), d.deadline, d.worker into state, attempt, visible_at, worker
-    from headgate.delivery d where d.consumer = c.id and d.lane = p_lane and p_seq = any(d.seqs) limit 1;
+    from headgate.delivery d where d.consumer = c.id and d.lane = here and p_seq = any(d.seqs) limit 1;
   if found then return; end if;
   attempt := 0;
   state := case when c.pattern is not null and (p_key is null or p_key !~ c.pattern) then 'skipped'
