@@ -49,7 +49,7 @@ create or replace function headgate.create_stream(
   segment_rows bigint default 1000000, segment_bytes bigint default 1073741824, segment_age interval default null,
   compact_every interval default '30 minutes', if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s int;
+declare s int; made headgate.stream;
 begin
   perform headgate.check_name('stream', create_stream.name);
   if length(create_stream.name) > 50 and create_stream.name not like '%.dead' then
@@ -93,8 +93,9 @@ begin
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
   end if;
   execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))', s);
-  execute format('create view headgate.%I as select seq, key, data, headers, lane, deliver_at, created_at%s from headgate.message_%s',
-                 'log_' || create_stream.name, case create_stream.lane_by when 'channel' then ', channel' end, s);
+  select * into made from headgate.stream t where t.id = s;
+  execute format('create view headgate.%I as select seq, key, data, headers, lane, deliver_at, created_at%s from headgate.message_%s m where true%s',
+                 'log_' || create_stream.name, case create_stream.lane_by when 'channel' then ', channel' end, s, headgate.newest_only(made, 'm'));
   if to_regrole('headgate_monitor') is not null then
     execute format('grant select on headgate.%I to headgate_monitor', 'log_' || create_stream.name);
   end if;
@@ -207,12 +208,13 @@ end $$;
 -- build_stream(stream id): (re)makes the functions generated for one stream. Called by create_stream and on each upgrade.
 create or replace function headgate.build_stream(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare f regprocedure;
+declare f regprocedure; s headgate.stream;
 begin
+  select * into s from headgate.stream t where t.id = p_stream;
   perform headgate.drop_stream_functions(p_stream);
-  execute replace(headgate.append_template(), '{stream}', p_stream::text);
-  execute replace(headgate.sift_template(), '{stream}', p_stream::text);
-  execute replace(headgate.receive_template(), '{stream}', p_stream::text);
+  execute headgate.fill(headgate.append_template(), s);
+  execute headgate.fill(headgate.sift_template(), s);
+  execute headgate.fill(headgate.receive_template(), s);
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
             and p.proname in ('append_' || p_stream, 'receive_' || p_stream, 'sift_' || p_stream) loop
     execute format('revoke all on function %s from public', f);
