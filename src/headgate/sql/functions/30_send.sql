@@ -52,7 +52,7 @@ create or replace function headgate.send_batch(
   delays interval[] default null, ids text[] default null) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint;
+  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint; same bigint[];
 begin
   select * into s from headgate.stream t where t.name = send_batch.stream;
   if not found then perform headgate.find_stream(send_batch.stream); end if;
@@ -83,13 +83,19 @@ begin
   if room <= n + greatest(s.segment_rows, 50000) / 2 and (not headgate.is_open() or room <= n + greatest(s.segment_rows, 50000) / 8) then
     perform headgate.ensure_segments(s.id, n);
   end if;
+  if s.one_message_per_key then
+    same := headgate.unmodified(s, datas, keys);
+    if same is not null then return headgate.send_modified(s, datas, keys, headers, channels, delays, ids, same); end if;
+  end if;
   x := pg_current_xact_id();
   if ids is null then
     execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null)', s.id)
       into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays;
-    return seqs;
+  else
+    seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
   end if;
-  return headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
+  if s.one_message_per_key then perform headgate.remove_older(s, keys, seqs); end if;
+  return seqs;
 end $$;
 
 -- send_once(…): the part of send_batch for messages with ids. Writes message_id, in id order; waits only for another

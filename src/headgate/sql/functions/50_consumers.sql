@@ -74,7 +74,7 @@ begin
   newest := headgate.make_tick(s.id, headgate.is_open());
   insert into headgate.consumer (stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff,
                                  max_concurrency, release_interval, leased, lease_time)
-    values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key',
+    values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key' or s.one_message_per_key,
             create_consumer.ack_wait, create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff,
             create_consumer.max_concurrency, create_consumer.release_interval, create_consumer.leased, create_consumer.lease_time)
     on conflict on constraint consumer_stream_name_key do nothing returning * into c;

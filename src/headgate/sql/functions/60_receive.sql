@@ -142,6 +142,7 @@ declare
         continue;
       end if;
       if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
+      {upsert perform headgate.forget_superseded(c, l.lane, t0);}
       if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t0 then
         return query
         with p as materialized (select * from headgate.unpark(c, l.lane, want, t0)),
@@ -258,6 +259,7 @@ begin
       and (select count(*) from unnest(flying) f (key) cross join lateral (
              select from headgate.parked p where p.consumer = c.id and p.lane = l.lane
                 and p.key is not null and (p.key, p.seq) >= (f.key, 0) and (p.key, p.seq) <= (f.key, 9223372036854775807) order by p.key, p.seq limit bound + 1) x) > bound;
+    {upsert any_parked := false;  -- older versions hold nobody up: they are forgotten below}
   end if;
   return query
   with raw as materialized (
@@ -278,7 +280,8 @@ begin
            coalesce(c.ordered and r.key in (select unnest(flying)), false) as flies,
            any_parked and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane
                               and p.key is not null and (p.key, p.seq) >= (r.key, 0) and (p.key, p.seq) < (r.key, r.seq) order by p.key, p.seq limit 1) is not null as blocked
-      from raw r where c.pattern is null or r.key ~ c.pattern),
+      from raw r where (c.pattern is null or r.key ~ c.pattern){and newest}),
+  {upsert superseded as (delete from headgate.parked p using fit f where p.consumer = c.id and p.lane = l.lane and p.key = f.key and p.seq < f.seq),}
   sorted as materialized (
     select f.*, f.delayed or (f.held is not null and bool_or(f.delayed or f.flies or f.blocked) over (partition by f.held order by f.seq)) as waits
       from fit f where not crowded or f.seq < coalesce((select min(f2.seq) from fit f2 where f2.flies), f.seq + 1)),

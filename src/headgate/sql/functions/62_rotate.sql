@@ -343,6 +343,7 @@ declare
   is_done boolean := false; was bigint := l.delivered; was_pos bigint := l.pos;
 begin
   if c.ordered then perform headgate.take_notes(c, l.lane, t); end if;
+  {upsert perform headgate.forget_superseded(c, l.lane, t);}
   if share <= 0 then
     update headgate.cursor k set next_at = case when room <= 0 then 'infinity'::timestamptz else k.next_at end where k.consumer = c.id and k.lane = l.lane;
     return;

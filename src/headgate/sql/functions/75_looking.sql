@@ -53,14 +53,14 @@ create or replace function headgate.peek(stream text, consumer text, max int def
 returns table (seq bigint, key text, data text, headers jsonb, created_at timestamptz, state text, attempt int, visible_at timestamptz, worker text,
   reason text, last_error text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer);
+declare c headgate.consumer := headgate.find_consumer(stream, consumer); s headgate.stream := headgate.find_stream(stream);
 begin
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.created_at, x.state, x.attempt, x.visible_at, x.worker, x.reason, x.last_error
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
      cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
-     where ($2 is null or m.seq < $2) and ($3 is null or m.seq > $3) and x.state <> 'skipped' and ($4 is null or x.state = any($4))
-     order by m.seq %2$s limit $5 $q$, c.stream, case when newest_first then 'desc' else 'asc' end)
+     where ($2 is null or m.seq < $2) and ($3 is null or m.seq > $3) and x.state <> 'skipped' and ($4 is null or x.state = any($4))%2$s
+     order by m.seq %3$s limit $5 $q$, c.stream, headgate.newest_only(s, 'm'), case when newest_first then 'desc' else 'asc' end)
     using c, before, after, states, max;
 end $$;
 
@@ -74,8 +74,8 @@ begin
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
-     where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2) and ($3 is null or m.key ~ $3)
-     order by m.seq %2$s limit $4 $q$, s.id, case when newest_first then 'desc' else 'asc' end)
+     where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2) and ($3 is null or m.key ~ $3)%2$s
+     order by m.seq %3$s limit $4 $q$, s.id, headgate.newest_only(s, 'm'), case when newest_first then 'desc' else 'asc' end)
     using before, after, pattern, max;
 end $$;
 

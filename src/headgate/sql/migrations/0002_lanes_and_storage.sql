@@ -142,3 +142,6 @@ alter table headgate.layout
   add end_tick bigint;        -- everything of this layout that ever committed is visible in this tick
 alter table headgate.cursor
   add gate text check (gate in ('waits', 'feeds'));
+
+-- Upsert streams: how far the search for superseded versions came; see functions/32_upsert.sql.
+alter table headgate.stream add swept_key text;
