@@ -31,6 +31,26 @@ _TITLES = {
         "The speed after another session held a snapshot open for a minute under load; baseline is the same work in "
         "another database at the same time.",
     ),
+    "channels": (
+        "Fair channels",
+        "Lanes by channel, all of them with work, so that each gives one message of a batch; baseline is a stream with "
+        "hashed lanes.",
+    ),
+    "idle": (
+        "Idle lanes",
+        "The speed of busy channels on a stream where many others once had a message; baseline is the same work in "
+        "another database, without the others.",
+    ),
+    "active": (
+        "Active channels",
+        "How long a receive takes (p50) when many channels have work; baseline is the same with 10 channels.",
+    ),
+    "keys": (
+        "Lanes by key",
+        "Each key has its own lane and its messages are handed out in order. pgmq's keys are its message groups. Its "
+        "queue was given an index that its grouped reads can use, which it does not come with: without it, a read "
+        "that takes a second or two takes an hour.",
+    ),
 }
 _COLOURS = {"headgate": "#1b6ca8", "pgmq": "#d98e04", "copy": "#8a8f98"}
 
