@@ -47,9 +47,9 @@ _TITLES = {
     ),
     "keys": (
         "Lanes by key",
-        "Each key has its own lane and its messages are handed out in order. pgmq's keys are its message groups. Its "
-        "queue was given an index that its grouped reads can use, which it does not come with: without it, a read "
-        "that takes a second or two takes an hour.",
+        "Each key has its own lane and its messages are handed out in order. pgmq's keys are its message groups, "
+        "read by plain SQL. Its queue was given an index that its grouped reads can use and that it does not come "
+        "with: without it, a read compares every group with every message.",
     ),
 }
 _COLOURS = {"headgate": "#1b6ca8", "pgmq": "#d98e04", "copy": "#8a8f98"}
@@ -91,7 +91,8 @@ def _page(run: Run, plots: dict[str, bool]) -> str:
         f"{machine['load_before']} before the run; clients and server share it.",
         f"- Versions: {versions}.",
         f"- Server: {settings}; the same for all.",
-        f"- Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} lanes. Every side sends dicts and reads dicts.",
+        f"- Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} hashed lanes where nothing else is said. Every "
+        "side sends dicts and reads dicts.",
         "- The sides take turns in short rounds; a figure is the median of its rounds. Absolute figures belong to this "
         "machine and hour: look at the ratios.",
         "- pgmq is called through its own Python client, and as plain SQL with arrays encoded as fast as Headgate's "
