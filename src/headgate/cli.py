@@ -19,7 +19,7 @@ from typing import Any
 import headgate
 
 OK, FAILED, USAGE, CHECK, INTERRUPTED = 0, 1, 2, 3, 130
-BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned")
+BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned", "channels", "idle", "active", "keys")
 
 # Databases that connect() refuses; to the doctor that is a finding.
 UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew, headgate.ServerTooOld)
