@@ -185,7 +185,7 @@ declare
     ['{cursor as k}', (select format('k (%s, nth)', string_agg(a.attname, ', ' order by a.attnum)) from pg_attribute a
                         where a.attrelid = 'headgate.cursor'::regclass and a.attnum > 0 and not a.attisdropped)],
     ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],
-    ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0' end],
+    ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
     ['{lane}', case s.lane_by
       when 'hash' then 'p_base + case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'
       when 'key' then format('case when t.k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('t.k'))

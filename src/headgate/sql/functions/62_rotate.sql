@@ -238,7 +238,7 @@ declare
     t1 := clock_timestamp();
     select array_agg(x.k), array_agg(x.place) into ready, places from (
       select k, k.ctid as place from headgate.cursor k
-       where k.consumer = c.id and k.next_at <= t1 and (mine is null or k.lane % {lanes} = any(mine))
+       where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
        order by k.next_at, k.lane limit want for update skip locked) x;
     if c.leased and ready is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
       select array_agg(ready[i] order by i), array_agg(places[i] order by i) into ready, places
@@ -246,16 +246,16 @@ declare
     end if;
     if ready is null then
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
-      exit when want < n or tries >= 8 or not exists (
-        select from headgate.cursor k where k.consumer = c.id and (
-          (k.next_at <= t1 and (mine is null or k.lane % {lanes} = any(mine))) or (k.lane = -1 and (k.pos < k.to_hi or k.to_base < newest.base))));
+      exit when want < n or tries >= 8 or not (
+        exists (select from headgate.cursor k where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine)))
+        or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and (k.pos < k.to_hi or k.to_base < newest.base)));
       tries := tries + 1;
       perform pg_sleep(0.0005 * tries);
       continue;
     end if;
     -- Now that the lanes are held: how far the gatherer is, what is in flight, and which lanes need a closer look.
     select k.to_base into g_base from headgate.cursor k where k.consumer = c.id and k.lane = -1;
-    if g_base > newest.id then newest := headgate.newest_tick({stream}); end if;
+    if g_base > newest.base then newest := headgate.newest_tick({stream}); end if;
     -- Each waiting lane gives its share of the batch, the first ones one more; one message when releases are spaced.
     select array_agg(y.room order by y.nth), array_agg(y.slow order by y.nth),
            array_agg(case when y.room <= 0 then 0 when y.pace > interval '0' then 1
@@ -264,14 +264,15 @@ declare
       select x.*, count(*) filter (where x.room > 0) over () as waiting, count(*) filter (where x.room > 0) over (order by x.nth) as rank from (
         select k.nth, coalesce(k.release_interval, c.release_interval) as pace,
                case when c.ordered and {strict} and k.lane >= 288230376151711744 then
-                      case when exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane) then 0 else 2147483647 end
+                      case when (select d.id from headgate.delivery d where d.consumer = c.id and d.lane = k.lane order by d.id limit 1) is not null then 0 else 2147483647 end
                     when coalesce(k.max_concurrency, c.max_concurrency) is null then 2147483647
                     else coalesce(k.max_concurrency, c.max_concurrency) - coalesce((
                       select sum(cardinality(d.seqs)) from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), 0) end::int as room,
                -- a filter, keys in order inside a channel, delays, messages of late transactions, a span that does not simply
                -- end at the newest tick, or something parked: serve_{stream}
                c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null
-                 or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base < special)) or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane) as slow
+                 or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base < special))
+                 or (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at, p.seq limit 1) is not null as slow
           from unnest(ready) with ordinality {cursor as k}) x) y;
     return query
     with s as materialized (
@@ -314,15 +315,16 @@ declare
     get diagnostics got = row_count;
     want := want - got;
     passes := case when got > 0 then 0 else passes + 1 end;
-    for i in 1 .. cardinality(ready) loop
-      if slows[i] then
+    if true = any(slows) then
+      for i in 1 .. cardinality(ready) loop
+        continue when not slows[i];
         return query select * from headgate.serve_{stream}(c, ready[i], newest, least(shares[i], want), rooms[i], g_base, p_worker, t1, deadline);
         get diagnostics got = row_count;
         want := want - got;
         if got > 0 then passes := 0; end if;
-      end if;
-    end loop;
-    exit when want <= 0 or passes > 3 or clock_timestamp() > t0 + interval '1 second';
+      end loop;
+    end if;
+    exit when want <= 0 or passes > 50 or clock_timestamp() > t0 + interval '1 second';
   end loop;
 end $$;
 $source$
