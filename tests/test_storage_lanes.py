@@ -90,7 +90,7 @@ def test_what_is_removed_unread_is_counted(db: Db) -> None:
     for table in tables:
         db.execute(f"update {table} set created_at = created_at - interval '2 hours'")
     maintain(db)
-    lost = {name: n for name, n in db.execute("select name, lost from headgate.consumers")}
+    lost = dict(db.execute("select name, lost from headgate.consumers").fetchall())
     assert lost == {C: 1300, "never": 2000}
     fill(db, 3, True, 2000)
     assert sorted(read(db, 10)) == sorted(read(db, 10, "never")) == ["2000", "2001", "2002"]
