@@ -182,8 +182,6 @@ declare
     ['{stream}', s.id::text],
     ['{lanes}', s.lanes::text],
     ['{and newest}', headgate.newest_only(s, 'r')],
-    ['{cursor as k}', (select format('k (%s, nth)', string_agg(a.attname, ', ' order by a.attnum)) from pg_attribute a
-                        where a.attrelid = 'headgate.cursor'::regclass and a.attnum > 0 and not a.attisdropped)],
     ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],
     ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
     ['{lane}', case s.lane_by

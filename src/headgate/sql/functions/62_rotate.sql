@@ -192,7 +192,7 @@ create function headgate.receive_{stream}(p_consumer text, n int, p_worker text,
 language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
-  got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; ready headgate.cursor[]; places tid[]; rooms int[]; shares int[];
+  got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
   slows boolean[]; special bigint; g_base bigint; g_pos bigint; t1 timestamptz; behind boolean; is_limited boolean;
 {opening}
   is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
@@ -236,15 +236,16 @@ declare
         or g_pos = (select k.pos from headgate.cursor k where k.consumer = c.id and k.lane = -1);
     end loop;
     t1 := clock_timestamp();
-    select array_agg(x.k), array_agg(x.place) into ready, places from (
-      select k, k.ctid as place from headgate.cursor k
+    -- What is held stays where it is: the statements below find the rows again by their place, which is cheaper than carrying them along.
+    select array_agg(x.place) into places from (
+      select k.ctid as place from headgate.cursor k
        where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
        order by k.next_at, k.lane limit want for update skip locked) x;
-    if c.leased and ready is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
-      select array_agg(ready[i] order by i), array_agg(places[i] order by i) into ready, places
-        from generate_subscripts(ready, 1) i where headgate.may_claim(c, (ready[i]).lane, p_worker);
+    if c.leased and places is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
+      select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
+       where headgate.may_claim(c, k.lane, p_worker);
     end if;
-    if ready is null then
+    if places is null then
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
       exit when want < n or tries >= 8 or not (
         exists (select from headgate.cursor k where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine)))
@@ -262,7 +263,7 @@ declare
                           else least(y.room, want / y.waiting + case when y.rank <= want % y.waiting then 1 else 0 end) end order by y.nth)
       into rooms, slows, shares from (
       select x.*, count(*) filter (where x.room > 0) over () as waiting, count(*) filter (where x.room > 0) over (order by x.nth) as rank from (
-        select k.nth, coalesce(k.release_interval, c.release_interval) as pace,
+        select h.nth, coalesce(k.release_interval, c.release_interval) as pace,
                case when c.ordered and {strict} and k.lane >= 288230376151711744 then
                       case when (select d.id from headgate.delivery d where d.consumer = c.id and d.lane = k.lane order by d.id limit 1) is not null then 0 else 2147483647 end
                     when coalesce(k.max_concurrency, c.max_concurrency) is null then 2147483647
@@ -273,19 +274,19 @@ declare
                c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null
                  or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base < special))
                  or (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at, p.seq limit 1) is not null as slow
-          from unnest(ready) with ordinality {cursor as k}) x) y;
+          from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place) x) y;
     return query
     with s as materialized (
-      select k.lane, k.nth, places[k.nth] as place, rooms[k.nth] as room, shares[k.nth] as share, k.delivered, k.mark_at, k.mark_delivered, k.next_at,
+      select k.lane, h.nth, h.place, rooms[h.nth] as room, shares[h.nth] as share, k.delivered, k.mark_at, k.mark_delivered, k.next_at,
              coalesce(k.release_interval, c.release_interval) as pace,
              case when v.moves then k.to_tick else k.from_tick end as from_tick, case when v.moves then k.to_snap else k.from_snap end as from_snap,
              case when v.moves then k.to_lo else k.from_lo end as from_lo, case when v.moves then newest.id else k.to_tick end as to_tick,
              case when v.moves then newest.base else k.to_base end as to_base, case when v.moves then newest.snap else k.to_snap end as to_snap,
              case when v.moves then newest.lo else k.to_lo end as to_lo, case when v.moves then newest.hi else k.to_hi end as to_hi,
              case when v.moves then k.to_lo else k.pos end as pos
-        from unnest(ready) with ordinality {cursor as k}
+        from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        cross join lateral (select k.pos >= k.to_hi and k.to_base < newest.id as moves) v
-       where not slows[k.nth]),
+       where not slows[h.nth]),
     r as materialized (
       select s.*, x.*, coalesce(cardinality(x.seqs), 0) > s.share as more, least(coalesce(cardinality(x.seqs), 0), s.share) as n,
              nextval('headgate.delivery_id') as id
@@ -316,9 +317,10 @@ declare
     want := want - got;
     passes := case when got > 0 then 0 else passes + 1 end;
     if true = any(slows) then
-      for i in 1 .. cardinality(ready) loop
+      for i in 1 .. cardinality(slows) loop
         continue when not slows[i];
-        return query select * from headgate.serve_{stream}(c, ready[i], newest, least(shares[i], want), rooms[i], g_base, p_worker, t1, deadline);
+        select k.* into l from headgate.cursor k where k.ctid = places[i];
+        return query select * from headgate.serve_{stream}(c, l, newest, least(shares[i], want), rooms[i], g_base, p_worker, t1, deadline);
         get diagnostics got = row_count;
         want := want - got;
         if got > 0 then passes := 0; end if;
