@@ -44,8 +44,8 @@ declare held bigint[]; places tid[];
 begin
   -- also those that are not full: a claim that counts before this transaction commits must not put them to sleep
   select array_agg(x.lane), array_agg(x.place) filter (where x.next_at = 'infinity') into held, places from (
-    select k.lane, k.ctid as place, k.next_at from unnest(p_lanes) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane
-      for update of k skip locked) x;
+    select h.* from unnest(p_lanes) u (lane) cross join lateral (
+      select k.lane, k.ctid as place, k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h) x;
   if places is not null then
     update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval)) where k.ctid = any(places);
   end if;
@@ -59,14 +59,15 @@ end $$;
 create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare noted bigint[]; held bigint[]; g headgate.cursor;
+declare noted bigint[]; held bigint[]; places tid[]; g headgate.cursor;
 begin
   noted := array(select w.lane from headgate.wake w where w.consumer = c.id order by w.lane limit 1000);
   if noted = '{}' then return; end if;
   noted := array(select distinct u from unnest(noted) u);
-  held := array(select k.lane from unnest(noted) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane for update of k skip locked);
+  select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(noted) u (lane) cross join lateral (
+    select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h;
   update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
-    from unnest(held) u (lane) where k.consumer = c.id and k.lane = u.lane and (k.next_at is null or k.next_at > p_now);
+   where k.ctid = any(places) and (k.next_at is null or k.next_at > p_now);
   -- a note of a lane without a cursor (nothing was left to read when it went idle): what is parked there needs one
   if exists (select from unnest(noted) u (lane) where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)) then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
@@ -79,7 +80,8 @@ begin
     end if;
   end if;
   delete from headgate.wake w where w.ctid = any(array(
-    select x.ctid from unnest(held) u (lane) join headgate.wake x on x.consumer = c.id and x.lane = u.lane and x.key is null for update of x skip locked));
+    select x.place from unnest(held) u (lane) cross join lateral (
+      select w.ctid as place from headgate.wake w where w.consumer = c.id and w.lane = u.lane and w.key is null limit 1000 for update skip locked) x));
 end $$;
 
 -- add_lanes(consumer, gatherer, lanes, names, now, unread) -> whether each of them has a cursor now. `unread`: they read the span that the
@@ -118,7 +120,7 @@ select $source$
 create function headgate.gather_{stream}(c headgate.consumer, newest headgate.tick, p_now timestamptz, few int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; held bigint[]; n bigint; last bigint; is_complete boolean := true;
+declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; held bigint[]; places tid[]; n bigint; last bigint; is_complete boolean := true;
 begin
   if few is null then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
@@ -151,12 +153,14 @@ begin
          and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int) limit few) x;
   end if;
   if lanes is not null then
-    known := array(select k.lane from unnest(lanes) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane);
+    -- lane by lane: joined the other way around, this would read all the consumer's cursors
+    known := array(select h.lane from unnest(lanes) u (lane) cross join lateral (
+      select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h);
     if known <> '{}' then
-      held := array(select k.lane from unnest(known) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane for update of k skip locked);
+      select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(known) u (lane) cross join lateral (
+        select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h;
       update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
-        from unnest(held) u (lane)
-       where k.consumer = c.id and k.lane = u.lane and k.to_base < g.to_base and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
+       where k.ctid = any(places) and k.to_base < g.to_base and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
       if few is null and cardinality(held) < cardinality(known) then
         insert into headgate.wake (consumer, lane) select c.id, u.lane from (select unnest(known) except select unnest(held)) u (lane);
       end if;
@@ -193,7 +197,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; g_pos bigint; t1 timestamptz; behind boolean; is_limited boolean;
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; t1 timestamptz; behind boolean; is_limited boolean; is_first boolean := true;
 {opening}
   is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
   if cardinality(acks) > 0 then
@@ -216,8 +220,11 @@ declare
     end if;
   end if;
   if not open or not busy then  -- in an open transaction, only what it may then hand out
-    perform headgate.expire(c, t0);
-    perform headgate.take_wakes(c, t0);
+    -- (asked here, because a call of a function that pins its settings costs more than the question)
+    if (select d.id from headgate.delivery d where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null then
+      perform headgate.expire(c, t0);
+    end if;
+    if exists (select from headgate.wake w where w.consumer = c.id) then perform headgate.take_wakes(c, t0); end if;
   end if;
   if c.paused then return; end if;
   if c.max_ack_pending is not null then
@@ -236,11 +243,13 @@ declare
         or g_pos = (select k.pos from headgate.cursor k where k.consumer = c.id and k.lane = -1);
     end loop;
     t1 := clock_timestamp();
+    -- A lane costs more than a message, so that in batches of 50 and more each lane gives up to four, if it has them.
     -- What is held stays where it is: the statements below find the rows again by their place, which is cheaper than carrying them along.
     select array_agg(x.place) into places from (
       select k.ctid as place from headgate.cursor k
        where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
-       order by k.next_at, k.lane limit want for update skip locked) x;
+       order by k.next_at, k.lane limit case when is_first then ceil(want::float8 / least(4, greatest(1, n / 25))) else want end for update skip locked) x;
+    is_first := false;
     if c.leased and places is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
       select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        where headgate.may_claim(c, k.lane, p_worker);
