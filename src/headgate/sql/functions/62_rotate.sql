@@ -129,8 +129,9 @@ begin
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   end if;
   if g.pos >= g.to_hi and g.late is null then
+    was := g;
     g := headgate.next_span(g, newest);
-    if g.pos >= g.to_hi and g.late is null and g.to_tick <> newest.id then return; end if;
+    if g.to_tick = was.to_tick then return; end if;
   end if;
   was := g;
   if g.late is not null then  -- what late transactions left below the span
@@ -197,7 +198,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; g_pos bigint; t1 timestamptz; behind boolean; is_limited boolean; is_first boolean := true;
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; t1 timestamptz; behind boolean; is_limited boolean; is_first boolean := true;
 {opening}
   is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
   if cardinality(acks) > 0 then
@@ -236,11 +237,12 @@ declare
   select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
   loop
     loop  -- of a large backlog all lanes are to be known before one of them is served
-      select k.pos < k.to_hi or k.to_tick <> newest.id or k.late is not null, k.pos into behind, g_pos from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+      select k.pos < k.to_hi or k.to_tick <> newest.id or k.late is not null, k.pos, k.to_tick into behind, g_pos, g_tick from headgate.cursor k
+       where k.consumer = c.id and k.lane = -1;
       exit when not behind or (open and busy);
       perform headgate.gather_{stream}(c, newest, t0, case when open then want end);
       exit when open or clock_timestamp() > t0 + interval '300 milliseconds'
-        or g_pos = (select k.pos from headgate.cursor k where k.consumer = c.id and k.lane = -1);
+        or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and k.pos = g_pos and k.to_tick = g_tick);
     end loop;
     t1 := clock_timestamp();
     -- A lane costs more than a message, so that in batches of 50 and more each lane gives up to four, if it has them.
@@ -281,7 +283,7 @@ declare
                -- a filter, keys in order inside a channel, delays, messages of late transactions, a span that does not simply
                -- end at the newest tick, or something parked: serve_{stream}
                c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null
-                 or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base < special))
+                 or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base <= special))
                  or (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at, p.seq limit 1) is not null as slow
           from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place) x) y;
     return query
