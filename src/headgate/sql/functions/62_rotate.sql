@@ -220,6 +220,7 @@ declare
       perform headgate.settle(c, acks);
     end if;
   end if;
+  if c.paused then return; end if;
   if not open or not busy then  -- in an open transaction, only what it may then hand out
     -- (asked here, because a call of a function that pins its settings costs more than the question)
     if (select d.id from headgate.delivery d where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null then
@@ -227,7 +228,6 @@ declare
     end if;
     if exists (select from headgate.wake w where w.consumer = c.id) then perform headgate.take_wakes(c, t0); end if;
   end if;
-  if c.paused then return; end if;
   if c.max_ack_pending is not null then
     want := least(n, headgate.room_in_flight(c, t0, open));
     if want <= 0 then return; end if;
