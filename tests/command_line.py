@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,3 @@ class CommandLine:
             [sys.executable, "-m", "headgate.cli", *args],
             env={**os.environ, **self.environment}, text=True, **options,
         )  # fmt: skip
-
-
-@pytest.fixture
-def headgate_command(
-    database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[CommandLine]:
-    """The command line, on a fresh database."""
-    return CommandLine(database_url, tmp_path, capsys, monkeypatch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -50,7 +50,7 @@ def command(
     def decorate(function: Function) -> click.Command:
         @functools.wraps(function)
         def run(*, as_json: bool, as_curl: bool = False, **arguments: Any) -> int | None:
-            place = {k: arguments.pop(k) for k in ("database", "context") if k in arguments}
+            place = {k: arguments.pop(k) for k in ("database", "context") if database}
             with Call(as_json, as_curl, **place) as call:
                 return function(call, **arguments)
 
@@ -178,13 +178,15 @@ class Call:
         else:
             talk(none)
 
-    def say_messages(self, messages: Iterable[Row], columns: Sequence[str], *, header: bool = True) -> None:
+    def say_messages(self, messages: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> None:
         """Messages: one line of JSON for each, so that they can be piped; or else in columns."""
         if self.json:
             for m in messages:
                 say_line(m)
+        elif messages:
+            say_table(messages, columns, header=header)
         else:
-            say_table(list(messages), columns, header=header)
+            talk("there are no such messages")
 
     # questions
 

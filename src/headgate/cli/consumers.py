@@ -22,7 +22,7 @@ NEW = (
         "--start", default="beginning", show_default=True, metavar="POSITION",
         help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z.",
     ),
-    click.option("--leased", is_flag=True, help="Give each lane to one worker at a time."),
+    click.option("--leased", is_flag=True, default=None, help="Give each lane to one worker at a time."),
 )  # fmt: skip
 SETTINGS = (
     click.option("--filter", multiple=True, metavar="PATTERN", help="Keys to keep: orders.*.created, orders.>"),

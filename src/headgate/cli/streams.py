@@ -19,7 +19,7 @@ NEW = (
         "--lane-by", type=click.Choice(["hash", "key", "channel"]), default="hash", show_default=True,
         help="What shares a lane: keys of the same hash, one key, or one channel.",
     ),
-    click.option("--one-message-per-key", is_flag=True, help="Keep only the latest message of a key."),
+    click.option("--one-message-per-key", is_flag=True, default=None, help="Keep only the latest message of a key."),
 )  # fmt: skip
 
 # of a stream that there is these can be changed too
