@@ -146,9 +146,7 @@ class TestReceiving:
 
 
 class TestSettling:
-    def test_nack_and_dead_letters(
-        self, run: CommandLine, orders: headgate.Stream, billing: headgate.Consumer
-    ) -> None:
+    def test_nack_and_dead_letters(self, run: CommandLine, orders: headgate.Stream, billing: headgate.Consumer) -> None:
         orders.send_batch([("a.1", "x"), ("b.1", "y"), ("b.2", "z")])
         for m in take(billing, 3):
             done = run("nack", "orders", "billing", m.ack_id, "--error", "no luck")

@@ -25,8 +25,10 @@ NEW = (
     click.option("--leased", is_flag=True, default=None, help="Give each lane to one worker at a time."),
 )  # fmt: skip
 SETTINGS = (
-    click.option("--filter", multiple=True, metavar="PATTERN", help="Keys to keep: orders.*.created, orders.>"),
-    click.option("--ack-wait", type=values.time, help="How long a worker may take for a message. [default: 30s]"),
+    click.option(
+        "--filter", multiple=True, metavar="PATTERN", help="Keys to keep, such as `orders.*.created` or `orders.>`."
+    ),
+    click.option("--ack-wait", type=values.time, help="How long a worker may take for a message. Default: 30s."),
     click.option("--max-deliver", type=int, help="Make it a dead letter after so many attempts."),
     click.option("--max-ack-pending", type=int, help="So many messages in flight, over all workers."),
     click.option(

@@ -17,7 +17,9 @@ PART = 1000  # dead letters that are moved in one transaction
 
 WHICH = (
     click.argument("seqs", nargs=-1, type=int, metavar="[SEQ]..."),
-    click.option("--filter", "pattern", metavar="PATTERN", help="Those with keys like orders.*.created or orders.>"),
+    click.option(
+        "--filter", "pattern", metavar="PATTERN", help="Those with keys like `orders.*.created` or `orders.>`."
+    ),
     click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many, the oldest first."),
     click.option("--all", "everything", is_flag=True, help="All of them."),
 )

@@ -34,7 +34,7 @@ def order(newest: bool) -> str:
 @command(messages, "list", curl=True)
 @stream_argument
 @options(RANGE)
-@click.option("--filter", "pattern", metavar="PATTERN", help="Only keys like orders.*.created or orders.>")
+@click.option("--filter", "pattern", metavar="PATTERN", help="Only keys like `orders.*.created` or `orders.>`.")
 def show_all(
     call: Call, stream: str | None, limit: int, newest: bool, before: int | None, after: int | None, pattern: str | None
 ) -> int | None:

@@ -92,7 +92,7 @@ def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
 def completion(call: Call, shell: str | None) -> None:
     """Print a completion script for a shell.
 
-    For bash: headgate completion bash > ~/.local/share/bash-completion/completions/headgate
+    For bash: `headgate completion bash > ~/.local/share/bash-completion/completions/headgate`
     """
     shell = shell or call.ask("shell", type=click.Choice(SHELLS))
     kind = get_completion_class(shell)

@@ -23,7 +23,9 @@ POLL = 5.0  # how long it waits in one call: Ctrl-C ends it at once all the same
 
 @command(app, "receive", curl=True)
 @consumer_arguments
-@click.option("-n", "--batch-size", type=click.IntRange(1, 1000), help="At most so many. [default: 1; --follow: 100]")
+@click.option(
+    "-n", "--batch-size", type=click.IntRange(1, 1000), help="At most so many. Default: 1, or with --follow 100."
+)
 @click.option("--wait", type=values.time, default="0s", help="Wait so long for the first message.")
 @click.option("--ack", is_flag=True, help="Ack messages once they are printed.")
 @click.option("--follow", is_flag=True, help="Go on until interrupted.")

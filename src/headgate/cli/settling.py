@@ -61,7 +61,7 @@ def ack(call: Call, stream: str | None, consumer: str | None, ack_ids: tuple[str
 @command(app, "nack", curl=True)
 @consumer_arguments
 @IDS
-@click.option("--delay", type=values.time, help="Deliver them again after this time. [default: the consumer's backoff]")
+@click.option("--delay", type=values.time, help="Deliver them again after this time. Default: the consumer's backoff.")
 @click.option("--error", help="What went wrong.")
 def nack(
     call: Call,
