@@ -71,10 +71,8 @@ def add(call: Call, stream: str | None, name: str | None, if_not_exists: bool, *
         settings["order"] = call.ask("order", default=settings["order"], type=ORDERS)
         settings["ack_wait"] = call.ask("ack wait", default=settings["ack_wait"] or "30s", type=values.time)
     chosen = wanted(settings)
-    if call.curl(
-        "POST", "streams", stream, "consumers", body={"name": name, **chosen},
-        without={"--if-not-exists": if_not_exists},
-    ):  # fmt: skip
+    leave = {"if_not_exists": True} if if_not_exists else {}
+    if call.curl("POST", "streams", stream, "consumers", body={"name": name, **chosen, **leave}):
         return
     call.hg.stream(stream).consumer(name, create=True, exist_ok=if_not_exists, **chosen)
     call.say(call.hg.insights.consumer(stream, name), name)

@@ -87,8 +87,8 @@ def purge(
     """Throw dead letters away: those called SEQ, or chosen by options."""
     stream, consumer = call.consumer(stream, consumer)
     require_choice(seqs, pattern, limit, everything)
-    query = given({"seqs": list(seqs) or None, "filter": pattern, "limit": limit})
-    if call.curl("DELETE", *path(stream, consumer), "dead", query=query):
+    body = given({"seqs": list(seqs) or None, "filter": pattern, "limit": limit})
+    if call.curl("DELETE", *path(stream, consumer), "dead", body=body):
         return
     reader = call.hg.stream(stream).consumer(consumer)
     total = min(reader.info().dead, len(seqs) or limit or 1 << 62, limit or 1 << 62)

@@ -40,9 +40,8 @@ def show_all(
 ) -> int | None:
     """List messages. With --json each is a line that `headgate send STREAM -` takes."""
     stream = call.stream(stream)
-    query = given({"limit": limit, "sort": order(newest), "key_pattern": pattern})
-    without = {"--before": before, "--after": after}
-    if call.curl("GET", "streams", stream, "messages", query=query, without=without):
+    query = {"limit": limit, "sort": order(newest), "key_pattern": pattern, "before": before, "after": after}
+    if call.curl("GET", "streams", stream, "messages", query=given(query)):
         return None
     found = call.hg.insights.messages(
         stream, limit, newest_first=newest, filter=pattern, before=before, after=after
@@ -92,9 +91,8 @@ def peek(
 ) -> int | None:
     """Look at messages and their state for a consumer, without any effect."""
     stream, consumer = call.consumer(stream, consumer)
-    query = {"limit": limit, "sort": order(newest)}
-    without = {"--before": before, "--after": after, "--state": states}
-    if call.curl("GET", *path(stream, consumer), "messages", query=query, without=without):
+    query = given({"limit": limit, "sort": order(newest), "before": before, "after": after})
+    if call.curl("GET", *path(stream, consumer), "messages", query=query, without={"--state": states}):
         return None
     found = call.hg.insights.peek(
         stream, consumer, limit, newest_first=newest, states=list(states) or None, before=before, after=after

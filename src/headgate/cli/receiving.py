@@ -45,8 +45,8 @@ def receive(
     Unless --ack is given they are with you until the consumer's ack_wait has passed: `headgate ack` them before.
     """
     stream, consumer = call.consumer(stream, consumer)
-    query = given({"batch_size": batch_size or 1, "wait": wait or None})
-    without = {"--ack": ack, "--follow": follow, "--worker": worker}
+    query = given({"batch_size": batch_size or 1, "wait": wait or None, "worker": worker})
+    without = {"--ack": ack, "--follow": follow}
     if call.curl("GET", *path(stream, consumer), "receive", query=query, without=without):
         return None
     reader = call.hg.stream(stream).consumer(consumer)

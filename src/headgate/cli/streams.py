@@ -60,7 +60,8 @@ def add(call: Call, name: str | None, if_not_exists: bool, lanes: int, lane_by: 
         retain: Retain = call.ask("retain", default="forever", type=click.Choice(["forever", "until_acked"]))
         settings["retain"] = settings["retain"] or retain
     chosen = {"lanes": lanes, "lane_by": lane_by, **given(settings)}
-    if call.curl("POST", "streams", body={"name": name, **chosen}, without={"--if-not-exists": if_not_exists}):
+    leave = {"if_not_exists": True} if if_not_exists else {}
+    if call.curl("POST", "streams", body={"name": name, **chosen, **leave}):
         return
     call.hg.stream(name, create=True, exist_ok=if_not_exists, **chosen)
     call.say(call.hg.insights.stream(name), name)

@@ -135,6 +135,7 @@ class Headgate:
         name: str,
         *,
         create: bool = False,
+        exist_ok: bool = True,
         lanes: int = 16,
         lane_by: LaneBy = "hash",
         retain: Retain = "forever",
@@ -149,11 +150,11 @@ class Headgate:
         segment_bytes: int = 1 << 30,
         segment_age: float | timedelta | None = None,
         compact_every: float | timedelta = 1800,
-        exist_ok: bool = True,
     ) -> Stream:
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream.
 
-        With `exist_ok=False` it must be missing.
+        With `exist_ok=False` an existing one is an error.
+
         `lane_by` says what shares a lane: keys of the same hash, one key, or one channel. Messages stay for ever, or
         until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
         go, but none younger than `retain_at_least`: then sending fails. `one_message_per_key` keeps only the latest.

@@ -97,6 +97,7 @@ class Stream:
         name: str,
         *,
         create: bool = False,
+        exist_ok: bool = True,
         filter: str | list[str] | None = None,
         order: Order = "none",
         ack_wait: float | timedelta = 30,
@@ -108,11 +109,11 @@ class Stream:
         release_interval: float | timedelta | None = None,
         leased: bool = False,
         lease_time: float | timedelta = 10,
-        exist_ok: bool = True,
     ) -> Consumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
-        With `exist_ok=False` it must be missing.
+        With `exist_ok=False` an existing one is an error.
+
         `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once
         the earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max",
         "jitter"}.
