@@ -17,7 +17,7 @@ COMMANDS = dict(cli_reference.commands(app))
 # what API.md promises
 PROMISED = """
 up migrate doctor bench maintain completion send receive ack nack extend peek
-stream add|list|show|edit|remove|segments|compact
+stream add|list|show|edit|remove|set-lanes|segments|compact
 consumer add|list|show|edit|remove|pause|resume|seek
 message list|show
 channel list|show|set

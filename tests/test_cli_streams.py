@@ -52,6 +52,12 @@ class TestStreams:
         assert orders.info().retain_up_to == timedelta(hours=1)
         assert run("stream", "edit", "orders").code == 2
 
+    def test_set_lanes(self, run: CommandLine, orders: headgate.Stream) -> None:
+        assert run("stream", "set-lanes", "orders", 8).out == "8\n"
+        assert orders.info().lanes == 8
+        assert run("stream", "set-lanes", "orders", 5000).code == 1
+        assert run("stream", "set-lanes", "orders").code == 2
+
     def test_remove(self, run: CommandLine, hg: headgate.Headgate, orders: headgate.Stream) -> None:
         refused = run("stream", "remove", "orders")
         assert (refused.code, hg.streams()) == (2, ["orders"])

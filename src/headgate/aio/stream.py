@@ -191,6 +191,13 @@ class AsyncStream:
         )
         await self.hg.run(statements.ALTER_STREAM, params)
 
+    async def set_lanes(self, lanes: int) -> None:
+        """Changes the number of lanes, under traffic; consumers with order="key" keep the order of each key.
+
+        Raises Conflict while transactions from before the last change are still open. Not for `lane_by` key or channel.
+        """
+        await self.hg.run(statements.SET_LANES, (self.name, whole(lanes, "lanes")))
+
     async def drop(self) -> None:
         """Removes the stream, its consumers, its messages and its dead letters."""
         await self.hg.run(statements.DROP_STREAM, (self.name,))

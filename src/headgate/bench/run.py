@@ -15,6 +15,7 @@ from .bench import Bench
 from .crew import Crew
 from .endurance import deep_backlog, pinned_snapshot
 from .fanout import fanout
+from .lanes import active_channels, channels, idle_lanes, key_lanes
 from .latency import latency
 from .plan import Plan
 from .results import Result, Run, machine
@@ -28,6 +29,10 @@ BENCHMARKS: dict[str, Callable[[Bench], list[Result]]] = {
     "latency": latency,
     "backlog": deep_backlog,
     "pinned": pinned_snapshot,
+    "channels": channels,
+    "idle": idle_lanes,
+    "active": active_channels,
+    "keys": key_lanes,
 }
 
 

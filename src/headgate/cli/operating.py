@@ -18,7 +18,7 @@ from .exits import FAILED, NOTHING, OK
 from .output import say, talk
 from .progress import each
 
-BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned")
+BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned", "channels", "idle", "active", "keys")
 
 # Databases that connect() refuses; to the doctor that is a finding.
 UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew, headgate.ServerTooOld)

@@ -129,6 +129,17 @@ def remove(call: Call, stream: str | None, yes: bool) -> None:
     call.say({"removed": stream}, stream)
 
 
+@command(streams, "set-lanes")
+@stream_argument
+@click.argument("lanes", type=int, required=False, metavar="LANES")
+def set_lanes(call: Call, stream: str | None, lanes: int | None) -> None:
+    """Change the number of a stream's lanes, while it is used."""
+    stream = call.stream(stream)
+    lanes = int(call.ask("lanes", type=int)) if lanes is None else lanes
+    call.hg.stream(stream).set_lanes(lanes)
+    call.say({"lanes": lanes}, lanes)
+
+
 @command(streams, "segments")
 @stream_argument
 def segments(call: Call, stream: str | None) -> None:

@@ -192,6 +192,13 @@ class Stream:
         )
         self.hg.run(statements.ALTER_STREAM, params)
 
+    def set_lanes(self, lanes: int) -> None:
+        """Changes the number of lanes, under traffic; consumers with order="key" keep the order of each key.
+
+        Raises Conflict while transactions from before the last change are still open. Not for `lane_by` key or channel.
+        """
+        self.hg.run(statements.SET_LANES, (self.name, whole(lanes, "lanes")))
+
     def drop(self) -> None:
         """Removes the stream, its consumers, its messages and its dead letters."""
         self.hg.run(statements.DROP_STREAM, (self.name,))
