@@ -30,6 +30,7 @@ HINTS: dict[type[headgate.Error], str] = {
     headgate.ConsumerNotFound: "`headgate consumer list` shows the consumers, `headgate consumer add` makes one",
     headgate.StreamExists: "choose another name, or say --if-not-exists",
     headgate.ConsumerExists: "choose another name, or say --if-not-exists",
+    headgate.NotJoined: "a leased consumer hands messages to its workers alone; look at them with `headgate peek`",
     headgate.SchemaMissing: "run `headgate migrate`",
     headgate.SchemaOutdated: "run `headgate migrate`",
 }
