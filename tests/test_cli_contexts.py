@@ -118,6 +118,17 @@ def test_which_database(
     assert both.code == 2
 
 
+def test_the_private_server(bare: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is used where there is one; only `up` and `migrate` make one."""
+    home = tmp_path / "private"
+    monkeypatch.setenv("HEADGATE_EMBEDDED_DIR", str(home))
+    assert bare("stream", "add", "here").code == 1
+    assert not home.exists()
+    assert bare("migrate").code == 0
+    assert bare("stream", "add", "here").out == "here\n"
+    assert [s["name"] for s in bare("stream", "list", "--json").json] == ["here"]
+
+
 def test_the_server_of_a_context_is_in_curl_lines(bare: CommandLine) -> None:
     bare("context", "add", "prod", "--database", OTHER, "--server", "https://q.example.com/")
     line = bare("stream", "list", "--as-curl").out

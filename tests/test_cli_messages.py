@@ -113,6 +113,12 @@ class TestReceiving:
         assert sorted(got) == ["a", "b", "c"]
         assert billing.info().lag == 0
 
+    def test_a_leased_consumer(self, run: CommandLine, orders: headgate.Stream) -> None:
+        run("consumer", "add", "orders", "totals", "--leased")
+        done = run("receive", "orders", "totals")
+        assert (done.code, done.out) == (1, "")
+        assert "hint: a leased consumer" in done.err
+
     def test_everything_comes_through_a_pipe_as_it_was(
         self, run: CommandLine, hg: headgate.Headgate, orders: headgate.Stream, billing: headgate.Consumer
     ) -> None:

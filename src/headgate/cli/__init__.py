@@ -8,7 +8,7 @@ from __future__ import annotations
 from . import (  # each adds its commands
     channels,
     consumers,
-    context,
+    contexts,
     dead,
     messages,
     operating,
@@ -21,6 +21,6 @@ from .app import app, main
 from .operating import BENCHMARKS
 
 __all__ = [
-    "BENCHMARKS", "app", "channels", "consumers", "context", "dead", "main", "messages", "operating", "receiving",
+    "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "receiving",
     "sending", "settling", "streams",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import click
 
 import headgate
 
-from . import contexts
+from . import context_file
 from .complete import consumer_names, context_names, stream_names
 from .curl import SERVER, curl_line
 from .output import Row, facts, plain, say, say_line, say_record, say_table, talk
@@ -120,12 +120,12 @@ class Call:
     @property
     def url(self) -> str | None:
         """The database; None is the private server."""
-        return contexts.where(self._database, self._context).database
+        return context_file.where(self._database, self._context).database
 
     @property
     def named_url(self) -> str | None:
         """The database, if it was said for this run: for what should not happen to the context in use by accident."""
-        return contexts.where(self._database, self._context, in_use=False).database
+        return context_file.where(self._database, self._context, in_use=False).database
 
     @property
     def hg(self) -> headgate.Headgate:
@@ -155,7 +155,9 @@ class Call:
         for option, value in (without or {}).items():
             if value:
                 raise click.UsageError(f"{option} has no form as an HTTP call")
-        click.echo(curl_line(contexts.where(self._database, self._context).server or SERVER, method, path, query, body))
+        click.echo(
+            curl_line(context_file.where(self._database, self._context).server or SERVER, method, path, query, body)
+        )
         return True
 
     # answers

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 import headgate
 
-from . import contexts
+from . import context_file
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -27,7 +27,7 @@ def consumer_names(context: click.Context, parameter: click.Parameter, begun: st
 def context_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Contexts."""
     try:
-        return [CompletionItem(name) for name in contexts.load().contexts if name.startswith(begun)]
+        return [CompletionItem(name) for name in context_file.load().contexts if name.startswith(begun)]
     except headgate.Error:
         return []
 
@@ -36,7 +36,7 @@ def _matching(
     context: click.Context, begun: str, find: Callable[[headgate.Headgate], list[str]]
 ) -> list[CompletionItem]:
     try:
-        url = contexts.where(context.params.get("database"), context.params.get("context")).database
+        url = context_file.where(context.params.get("database"), context.params.get("context")).database
         if url is None:  # a private server takes too long to start
             return []
         with headgate.connect(url, timeout=2) as hg:

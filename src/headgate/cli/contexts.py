@@ -1,118 +1,104 @@
-"""Contexts: databases by name, kept in a file of the user's own.
-
-The file holds passwords: nobody else may read it, and what is shown of it hides them.
-"""
+"""`headgate context`: databases by name."""
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from typing import Any
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+import click
 
 import headgate
 
-from .exits import NotThere
+from . import context_file
+from .app import app
+from .call import Call, at_terminal, command, one_of
+from .complete import context_names
+from .context_file import Context, Contexts, hidden, load, save
 
-_SECRETS = ("password", "secret", "scram_client_key", "scram_server_key")
-
-
-@dataclass(frozen=True)
-class Context:
-    """A database, and the server in front of it if there is one. Without a database: the private one."""
-
-    database: str | None = None
-    server: str | None = None
+NAME = click.argument("name", required=False, metavar="NAME", shell_complete=context_names)
 
 
-@dataclass
-class Contexts:
-    """What the file holds."""
+@app.group("context")
+def group() -> None:
+    """Keep databases by name, to switch between environments.
 
-    current: str | None = None
-    contexts: dict[str, Context] = field(default_factory=dict)
-
-    def named(self, name: str) -> Context:
-        """One of them."""
-        if name not in self.contexts:
-            raise NotThere(f"there is no context {name!r}", hint="`headgate context list` shows those that there are")
-        return self.contexts[name]
+    They are stored in $XDG_CONFIG_HOME/headgate/contexts.json, which only you may read.
+    """
 
 
-def path() -> Path:
-    """Where the file is: $XDG_CONFIG_HOME/headgate/contexts.json."""
-    home = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(home) if home else Path.home() / ".config") / "headgate" / "contexts.json"
+@command(group, "add", database=False)
+@click.argument("name", required=False, metavar="NAME")
+@click.option(
+    "--database",
+    metavar="URL",
+    help="The PostgreSQL database. Asked for when missing, so that a password is not shown.",
+)
+@click.option("--server", metavar="URL", help="The HTTP server in front of it, for --as-curl.")
+@click.option("--use", is_flag=True, help="Use it from now on.")
+def add(call: Call, name: str | None, database: str | None, server: str | None, use: bool) -> None:
+    """Add a context, or change it."""
+    name = name or str(call.ask("name"))
+    if database is None:
+        if not at_terminal():
+            raise click.UsageError("Missing option '--database'.")
+        database = str(call.ask("database's URL", hide=True))
+    if not context_file.is_readable(database):  # it is not repeated: there may be a password in it
+        raise headgate.InvalidArgument(
+            "the database's URL cannot be read", hint="write postgresql://user:password@host:port/database"
+        )
+    known = load()
+    known.contexts[name] = Context(database, server)
+    if use or known.current is None:
+        known.current = name
+    save(known)
+    call.say(_facts(known, name), name)
 
 
-def load() -> Contexts:
-    """The contexts; none when there is no file yet."""
-    file = path()
-    try:
-        if file.stat().st_mode & 0o077:
-            raise headgate.Error(f"others may read {file}, which holds passwords", hint=f"chmod 600 {file}")
-        found = json.loads(file.read_text(encoding="utf-8"))
-        contexts = {name: Context(**settings) for name, settings in found["contexts"].items()}
-        return Contexts(found["current"], contexts)
-    except FileNotFoundError:
-        return Contexts()
-    except OSError as error:
-        raise headgate.Error(f"{file} cannot be read: {error.strerror}", hint="see to its rights") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise headgate.Error(
-            f"{file} is not a file of contexts", hint="remove it, and add the contexts again"
-        ) from error
+@command(group, "use", database=False)
+@NAME
+def use(call: Call, name: str | None) -> None:
+    """Use a context when a command does not say which."""
+    known = load()
+    name = _pick(call, known, name)
+    known.named(name)
+    known.current = name
+    save(known)
+    call.say(_facts(known, name), name)
 
 
-def save(contexts: Contexts) -> None:
-    """Writes the file anew, in one step: whoever reads it meanwhile sees the old one."""
-    file = path()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".contexts")  # with 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as f:
-                json.dump(asdict(contexts), f, indent=2)
-            Path(name).replace(file)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
-    except OSError as error:
-        raise headgate.Error(f"{file} cannot be written: {error.strerror}", hint="see to its rights") from error
+@command(group, "list", database=False)
+def show_all(call: Call) -> None:
+    """List the contexts."""
+    known = load()
+    found = [_facts(known, name) for name in sorted(known.contexts)]
+    call.say_rows(found, found, ("name", "in_use", "database", "server"), "there are no contexts yet")
 
 
-def where(database: str | None, context: str | None, *, in_use: bool = True) -> Context:
-    """Which database a command is about: the one given, named, of the environment, or in use."""
-    if database:
-        return Context(database)
-    if context:
-        return load().named(context)
-    if url := os.environ.get("HEADGATE_DATABASE_URL"):
-        return Context(url)
-    known = load() if in_use else Contexts()
-    return known.named(known.current) if known.current else Context()
+@command(group, "show", database=False)
+@NAME
+def show(call: Call, name: str | None) -> None:
+    """Show a context, or the one in use. Passwords are not shown."""
+    known = load()
+    call.say(_facts(known, name or known.current or _pick(call, known, None)))
 
 
-def is_readable(database: str) -> bool:
-    """Whether libpq understands it."""
-    try:
-        conninfo_to_dict(database)
-    except ProgrammingError:
-        return False
-    return True
+@command(group, "remove", database=False)
+@NAME
+def remove(call: Call, name: str | None) -> None:
+    """Forget a context. Nothing happens to its database."""
+    known = load()
+    name = _pick(call, known, name)
+    known.named(name)
+    del known.contexts[name]
+    if known.current == name:
+        known.current = None
+    save(known)
+    call.say({"removed": name}, name)
 
 
-def hidden(database: str | None) -> str:
-    """A database's URL without its secrets, to be shown."""
-    try:
-        parts = conninfo_to_dict(database or "")
-    except ProgrammingError:
-        return "***"
-    shown = {k: "***" if any(s in k for s in _SECRETS) else v for k, v in parts.items()}
-    return make_conninfo("", **shown)
+def _pick(call: Call, known: Contexts, name: str | None) -> str:
+    return name or str(call.ask("name", type=one_of(sorted(known.contexts))))
+
+
+def _facts(known: Contexts, name: str) -> dict[str, Any]:
+    found = known.named(name)
+    return {"name": name, "in_use": name == known.current, "database": hidden(found.database), "server": found.server}
