@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
 import psycopg
@@ -37,7 +37,7 @@ BENCHMARKS: dict[str, Callable[[Bench], list[Result]]] = {
 
 
 def run(
-    names: Sequence[str], plan: Plan, *, database: str | None, only_headgate: bool, talk: Callable[[str], None]
+    names: Iterable[str], plan: Plan, *, database: str | None, only_headgate: bool, talk: Callable[[str], None]
 ) -> Run:
     """Runs the benchmarks called `names`, on a temporary server or on databases of their own at `database`."""
     versions = {"headgate": __version__, "psycopg": psycopg.__version__, "python": platform.python_version()}

@@ -135,6 +135,7 @@ class Headgate:
         name: str,
         *,
         create: bool = False,
+        exist_ok: bool = True,
         lanes: int = 16,
         lane_by: LaneBy = "hash",
         retain: Retain = "forever",
@@ -152,6 +153,8 @@ class Headgate:
     ) -> Stream:
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream.
 
+        With `exist_ok=False` an existing one is an error.
+
         `lane_by` says what shares a lane: keys of the same hash, one key, or one channel. Messages stay for ever, or
         until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
         go, but none younger than `retain_at_least`: then sending fails. `one_message_per_key` keeps only the latest.
@@ -164,16 +167,16 @@ class Headgate:
                 retain,
                 interval(retain_up_to),
                 interval(retain_at_least),
-                whole(max_storage, "max_storage"),
+                whole(max_storage, "max_storage", 63),
                 one_message_per_key,
                 process_unmodified,
                 interval(dedup_window),
                 whole(max_message_bytes, "max_message_bytes"),
-                whole(segment_rows, "segment_rows"),
-                whole(segment_bytes, "segment_bytes"),
+                whole(segment_rows, "segment_rows", 63),
+                whole(segment_bytes, "segment_bytes", 63),
                 interval(segment_age),
                 interval(compact_every),
-                True,
+                exist_ok,
             )
             self.run(statements.CREATE_STREAM, params)
         else:

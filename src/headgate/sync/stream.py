@@ -97,6 +97,7 @@ class Stream:
         name: str,
         *,
         create: bool = False,
+        exist_ok: bool = True,
         filter: str | list[str] | None = None,
         order: Order = "none",
         ack_wait: float | timedelta = 30,
@@ -110,6 +111,8 @@ class Stream:
         lease_time: float | timedelta = 10,
     ) -> Consumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
+
+        With `exist_ok=False` an existing one is an error.
 
         `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once
         the earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max",
@@ -133,7 +136,7 @@ class Stream:
                 interval(release_interval),
                 leased,
                 interval(lease_time),
-                True,
+                exist_ok,
             )
             self.hg.run(statements.CREATE_CONSUMER, params)
         rows = self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
@@ -177,12 +180,12 @@ class Stream:
             retain,
             interval(retain_up_to),
             interval(retain_at_least),
-            whole(max_storage, "max_storage"),
+            whole(max_storage, "max_storage", 63),
             process_unmodified,
             interval(dedup_window),
             whole(max_message_bytes, "max_message_bytes"),
-            whole(segment_rows, "segment_rows"),
-            whole(segment_bytes, "segment_bytes"),
+            whole(segment_rows, "segment_rows", 63),
+            whole(segment_bytes, "segment_bytes", 63),
             interval(segment_age),
             interval(compact_every),
             Array(clear),
