@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from command_line import CommandLine
 
 import headgate
 from headgate import schema
@@ -138,3 +139,11 @@ def orders(hg: headgate.Headgate) -> headgate.Stream:
 async def aorders(ahg: headgate.AsyncHeadgate) -> headgate.AsyncStream:
     """The same for asyncio."""
     return await ahg.stream("orders", create=True, lanes=4)
+
+
+@pytest.fixture
+def run(
+    database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    """The command line, on the fresh database: run("stream", "list")."""
+    return CommandLine(database_url, tmp_path, capsys, monkeypatch)

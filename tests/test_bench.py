@@ -14,10 +14,11 @@ import pytest
 
 import headgate
 from headgate import cli
+from headgate.bench import backlog
 from headgate.bench.crew import Crew, Task
 from headgate.bench.results import Run, compare, table
 from headgate.bench.run import BENCHMARKS
-from headgate.bench.sides import MESSAGE_BYTES, Place, compact, messages
+from headgate.bench.sides import MESSAGE_BYTES, Lanes, Place, compact, messages, open_side
 from headgate.cluster import Cluster
 
 SMALL = ["--quick", "--scale", "0.01"]
@@ -62,6 +63,7 @@ def test_targets_are_judged(everything: tuple[dict, Path]) -> None:
         ("latency", "pgmq"),
     }
     assert kinds >= {("backlog", "baseline"), ("pinned", "baseline")}
+    assert kinds >= {("channels", "baseline"), ("idle", "baseline"), ("active", "baseline"), ("keys", "pgmq")}
 
 
 def test_the_report_has_tables_and_plots_and_names_no_machine(everything: tuple[dict, Path]) -> None:
@@ -69,6 +71,8 @@ def test_the_report_has_tables_and_plots_and_names_no_machine(everything: tuple[
     page = (report / "README.md").read_text()
     assert "## Publishing" in page
     assert "## Pinned snapshot" in page
+    assert "## Fair channels" in page
+    assert "## Lanes by key" in page
     for plot in ("publish.png", "consume.png", "latency.png"):
         assert f"({plot})" in page
         assert (report / plot).read_bytes().startswith(b"\x89PNG")
@@ -108,6 +112,41 @@ def test_a_result_below_its_target_is_marked() -> None:
     assert fast.ok is True
     assert Run({}, {}, [below, fast]).below == [below]
     assert table([below]).splitlines()[1].endswith("below")
+    slow = compare("active", {}, {"headgate": 9.0, "baseline": 2.0}, unit="ms", against="baseline", target=4,
+                   target_is="ratio at most")  # fmt: skip
+    assert (slow.ratio, slow.ok) == (4.5, False)
+    assert table([slow]).splitlines()[1].endswith("4.50 x baseline  ≤ 4 x baseline  above")
+
+
+def test_a_backlog_is_spread_over_the_named_lanes(database_url: str) -> None:
+    place = Place("headgate", database_url, "jobs", lanes=Lanes("channel", 7, max_concurrency=5))
+    backlog.create(place)
+    assert backlog.fill(place, 10) == 10
+    assert backlog.fill(place, 11, start=10) == 11
+    with psycopg.connect(database_url) as db:
+        spread = db.execute("select count(*) from headgate.message_1 group by channel").fetchall()
+        assert spread == [(3,)] * 7
+        assert db.execute("select max_concurrency from headgate.consumer").fetchone() == (5,)
+    backlog.drop(place)
+
+
+def test_what_was_received_of_many_channels_is_acked_with_the_next_receive(database_url: str) -> None:
+    """As whole deliveries, of which each channel has its own."""
+    place = Place("headgate", database_url, "jobs", lanes=Lanes("channel", 40))
+    backlog.create(place)
+    backlog.fill(place, 120)
+    side = open_side(place)
+    with psycopg.connect(database_url, autocommit=True) as db:
+        in_flight = "select count(*), count(distinct lane) from headgate.delivery"
+        first = side.receive(40, wait=5)
+        assert db.execute(in_flight).fetchone() == (40, 40)
+        second = side.receive(40)
+        assert db.execute(in_flight).fetchone() == (40, 40)
+        side.settle()
+        assert db.execute(in_flight).fetchone() == (0, 0)
+        assert len({*first, *second}) == 80
+        assert db.execute("select parked from headgate.consumers").fetchone() == (0,)
+    side.close()
 
 
 def test_an_error_in_a_worker_process_ends_the_run(cluster: Cluster) -> None:

@@ -132,8 +132,9 @@ class Furniture:
 
 
 @contextmanager
-def furnished(url: str) -> Iterator[tuple[Connection, Furniture]]:
+def furnished(url: str, lane_by: str = "hash") -> Iterator[tuple[Connection, Furniture]]:
     with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as late:
+        db.execute("select headgate.create_stream('s', lanes => 4, lane_by => %s)", [lane_by])
         yield db, Furniture(db, late)
 
 
@@ -152,15 +153,28 @@ def older(new_cluster: NewCluster, bin_dir: Path) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("target", "options"),
-    [("fresh", []), ("fresh", ["-1"]), ("fresh", ["-j2"]), ("older", []), ("cluster", [])],
-    ids=["lower ids", "in one transaction", "in parallel", "higher ids", "same cluster"],
+    ("target", "options", "lane_by"),
+    [
+        pytest.param("fresh", [], "hash", id="lower ids"),
+        pytest.param("fresh", ["-1"], "hash", id="in one transaction"),
+        pytest.param("fresh", ["-j2"], "hash", id="in parallel"),
+        pytest.param("older", [], "hash", id="higher ids"),
+        pytest.param("cluster", [], "hash", id="same cluster"),
+        pytest.param("fresh", [], "key", id="lanes by key, lower ids"),
+        pytest.param("older", [], "channel", id="lanes by channel, higher ids"),
+    ],
 )
 def test_everything_comes_once(
-    database_url: str, target: str, bin_dir: Path, tmp_path: Path, options: list[str], request: pytest.FixtureRequest
+    database_url: str,
+    target: str,
+    bin_dir: Path,
+    tmp_path: Path,
+    options: list[str],
+    lane_by: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     cluster: Cluster = request.getfixturevalue(target)
-    with furnished(database_url) as (old, furniture):
+    with furnished(database_url, lane_by) as (old, furniture):
         url = move(bin_dir, database_url, cluster, tmp_path / "dump", *options)
         highest_id = scalar(old, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
     with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as open_one:

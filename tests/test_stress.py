@@ -67,7 +67,8 @@ class Consumer:
 
 
 class Stress:
-    def __init__(self, url: str, seconds: float, longest: float, seed: int) -> None:
+    def __init__(self, url: str, seconds: float, longest: float, seed: int, lane_by: str) -> None:
+        self.lane_by = lane_by
         self.url = url
         self.seconds = seconds
         self.longest = longest
@@ -86,7 +87,8 @@ class Stress:
     async def run(self) -> None:
         async with await AsyncConnection.connect(self.url, autocommit=True) as db:
             await db.execute("create table other_work (x int)")
-            await db.execute("select headgate.create_stream('s', lanes => 8, segment_rows => 3000)")
+            create = "select headgate.create_stream('s', lanes => 8, segment_rows => 3000, lane_by => %s)"
+            await db.execute(create, [self.lane_by])
             for c in self.consumers:
                 await db.execute(
                     "select headgate.create_consumer('s', %s, filter => %s, \"order\" => %s, "
@@ -339,20 +341,23 @@ def check_order(consumer: Consumer, sent: dict[int, Sent]) -> None:
             )
 
 
-def stress_test(url: str, seconds: float, longest: float) -> None:
+def stress_test(url: str, seconds: float, longest: float, lane_by: str) -> None:
     seed = int(os.environ.get("HEADGATE_STRESS_SEED", random.randrange(1_000_000)))
     print(f"HEADGATE_STRESS_SEED={seed}")
-    stress = Stress(url, seconds, longest, seed)
+    stress = Stress(url, seconds, longest, seed, lane_by)
     asyncio.run(asyncio.wait_for(stress.run(), seconds * 3 + 60))
     print(f"{len(stress.sent)} sent, {[len(c.deliveries) for c in stress.consumers]} deliveries")
     assert stress.rolled_back
     check(stress, url)
 
 
-def test_for_some_seconds(database_url: str) -> None:
-    stress_test(database_url, seconds=10, longest=5)
+@pytest.mark.parametrize("lane_by", ["hash", "key", "channel"])
+def test_for_some_seconds(database_url: str, lane_by: str) -> None:
+    stress_test(database_url, seconds=10, longest=5, lane_by=lane_by)
 
 
 @pytest.mark.slow
-def test_for_minutes(database_url: str) -> None:
-    stress_test(database_url, seconds=float(os.environ.get("HEADGATE_STRESS_SECONDS", "180")), longest=5)
+@pytest.mark.parametrize("lane_by", ["hash", "key", "channel"])
+def test_for_minutes(database_url: str, lane_by: str) -> None:
+    seconds = float(os.environ.get("HEADGATE_STRESS_SECONDS", "60"))
+    stress_test(database_url, seconds=seconds, longest=5, lane_by=lane_by)

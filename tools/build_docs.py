@@ -1,6 +1,6 @@
-"""Writes docs/sql.md, the reference of the SQL functions and views, from the headers of the functions themselves.
+"""Writes the reference from the program: docs/sql.md from the headers of SQL functions, docs/cli.md from the commands.
 
-`--check` exits 1 when the file is not what the program says.
+`--check` exits 1 when a file is not what the program says.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import re
 import sys
 from pathlib import Path
 
+import cli_reference
+
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTIONS = ROOT / "src" / "headgate" / "sql" / "functions"
-TARGET = ROOT / "docs" / "sql.md"
+DOCS = ROOT / "docs"
 
 HEAD = """\
 # SQL reference
@@ -90,15 +92,15 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes or checks the page."""
-    text = page()
-    if "--check" in sys.argv[1:]:
-        if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text:
-            print("docs/sql.md is out of date: run `make docs`", file=sys.stderr)
-            return 1
-        return 0
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
+    """Writes or checks the pages."""
+    outdated = 0
+    for target, text in ((DOCS / "sql.md", page()), (DOCS / "cli.md", cli_reference.page())):
+        if "--check" not in sys.argv[1:]:
+            target.write_text(text, encoding="utf-8")
+        elif not target.exists() or target.read_text(encoding="utf-8") != text:
+            print(f"docs/{target.name} is out of date: run `make docs`", file=sys.stderr)
+            outdated = 1
+    return outdated
 
 
 if __name__ == "__main__":

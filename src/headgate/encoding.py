@@ -84,9 +84,9 @@ def checked_text(text: str | None, what: str) -> str | None:
     return None if text is None else _checked(text)
 
 
-def whole(value: Any, what: str) -> int | None:
-    """`value`, or InvalidArgument when it is no whole number that the engine's functions take."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31):
+def whole(value: Any, what: str, bits: int = 31) -> int | None:
+    """`value`, or InvalidArgument when it is no whole number that the engine's functions take (63 bits: a bigint)."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**bits):
         raise InvalidArgument(f"{what} {value!r} is not possible", hint="pass a whole number within reason")
     return None if value is None else int(value)
 

@@ -185,7 +185,7 @@ def from_database(error: BaseException) -> Error | None:
     if state in _MISSING:
         return SchemaMissing(message, hint="run `headgate migrate`, or headgate.connect(url, migrate=True)")
     if state in _CONFLICT:
-        return Conflict(message, hint="repeat the call")
+        return Conflict(message, hint=hint or "repeat the call")
     if state.startswith("08") or state in _AWAY:
         return ConnectionFailed(message, hint="the database is away or full; the call can be repeated")
     if state in _BAD_TEXT:

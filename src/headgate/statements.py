@@ -35,6 +35,7 @@ ALTER_STREAM = (
 DROP_STREAM = "select headgate.drop_stream(%s)"
 STREAM_SETTINGS = "select lanes, max_message_bytes from headgate.stream_settings(%s)"
 TICK = "select headgate.tick(%s)"
+SET_LANES = "select headgate.set_lanes(%s, %s)"
 
 CREATE_CONSUMER = (
     'select headgate.create_consumer(%s, %s, filter => %s::text[], "order" => %s, ack_wait => %s::text::interval, '

@@ -179,17 +179,24 @@ class AsyncStream:
             retain,
             interval(retain_up_to),
             interval(retain_at_least),
-            whole(max_storage, "max_storage"),
+            whole(max_storage, "max_storage", 63),
             process_unmodified,
             interval(dedup_window),
             whole(max_message_bytes, "max_message_bytes"),
-            whole(segment_rows, "segment_rows"),
-            whole(segment_bytes, "segment_bytes"),
+            whole(segment_rows, "segment_rows", 63),
+            whole(segment_bytes, "segment_bytes", 63),
             interval(segment_age),
             interval(compact_every),
             Array(clear),
         )
         await self.hg.run(statements.ALTER_STREAM, params)
+
+    async def set_lanes(self, lanes: int) -> None:
+        """Changes the number of lanes, under traffic; consumers with order="key" keep the order of each key.
+
+        Raises Conflict while transactions from before the last change are still open. Not for `lane_by` key or channel.
+        """
+        await self.hg.run(statements.SET_LANES, (self.name, whole(lanes, "lanes")))
 
     async def drop(self) -> None:
         """Removes the stream, its consumers, its messages and its dead letters."""

@@ -5,7 +5,7 @@
     sides       what is compared, each the way its users run it, behind one small interface
     backlog     making queues, and filling them inside the server
     crew        worker processes, and what they do between "go" and the end of a round
-    throughput, fanout, latency, endurance    the benchmarks
+    throughput, fanout, latency, endurance, lanes    the benchmarks
     results     figures, targets, and how they are written
     report      the page with tables and plots
 

@@ -16,10 +16,23 @@ from .plan import LANES
 from .sides import Place, compact, messages
 
 _CHUNK = 10_000
-_FILL = {
-    "headgate": b"select cardinality(headgate.send_batch(%s, array_fill(%s::text, array[%s])))",
-    "pgmq": b"select count(*) from pgmq.send_batch(%s, array_fill(%s::jsonb, array[%s]))",
+_FILL = {  # by side, and what its lanes are named by
+    ("headgate", None): b"select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]))",
+    ("headgate", "channel"): b"""
+        select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]), channels => array(
+          select 'name ' || mod(%(start)s::bigint + i, %(names)s) from generate_series(1, %(n)s) i))""",
+    ("headgate", "key"): b"""
+        select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]), keys => array(
+          select 'name ' || mod(%(start)s::bigint + i, %(names)s) from generate_series(1, %(n)s) i))""",
+    ("pgmq", None): b"select count(*) from pgmq.send_batch(%(queue)s, array_fill(%(data)s::jsonb, array[%(n)s]))",
+    ("pgmq", "key"): b"""
+        select count(*) from pgmq.send_batch(%(queue)s, array_fill(%(data)s::jsonb, array[%(n)s]), array(
+          select jsonb_build_object('x-pgmq-group', 'name ' || mod(%(start)s::bigint + i, %(names)s))
+            from generate_series(1, %(n)s) i))""",
 }
+# pgmq's own create_fifo_index makes one that its grouped reads cannot use. Without this one, which they can, they
+# compare every group with every message.
+_GROUP_INDEX = "create index on {} ((coalesce(headers->>'x-pgmq-group', '_default_fifo_group')), msg_id)"
 _COPY_TABLE = b"""
 create schema bench;
 create sequence bench.seq;
@@ -37,15 +50,23 @@ def create(place: Place, consumers: Sequence[str] = ("workers",)) -> None:
     """Makes the queue (and, in Headgate, its consumers)."""
     if place.kind == "headgate":
         with headgate.connect(place.url) as hg:
-            stream = hg.stream(place.queue, create=True, lanes=LANES)
+            if place.lanes is None:
+                stream = hg.stream(place.queue, create=True, lanes=LANES)
+            else:
+                stream = hg.stream(place.queue, create=True, lane_by=place.lanes.by)
             for name in consumers:
-                stream.consumer(name, create=True)
+                stream.consumer(
+                    name, create=True, order="key" if place.lanes and place.lanes.by == "key" else "none",
+                    max_concurrency=place.lanes.max_concurrency if place.lanes else None,
+                )  # fmt: skip
         return
     with psycopg.connect(place.url) as connection:
         if place.kind == "copy":
             connection.execute(_COPY_TABLE)
         else:
             connection.execute("select pgmq.create(%s)", [place.queue])
+            if place.lanes:
+                connection.execute(sql.SQL(_GROUP_INDEX).format(sql.Identifier("pgmq", f"q_{place.queue}")))
             if place.topic:
                 connection.execute("select pgmq.bind_topic(%s, %s)", [place.topic, place.queue])
 
@@ -65,26 +86,31 @@ def drop(place: Place) -> None:
             connection.execute("select pgmq.drop_queue(%s)", [place.queue])
 
 
-def fill(place: Place, count: int, *, limit_seconds: float = 600) -> int:
-    """Publishes `count` messages from two connections and returns how many there was time for."""
+def fill(place: Place, count: int, *, start: int = 0, limit_seconds: float = 600) -> int:
+    """Publishes `count` messages from two connections and returns how many there was time for.
+
+    They go to the place's named lanes in turn, as if they were those from `start` on.
+    """
     if count <= 0:
         return 0
     deadline = time.monotonic() + limit_seconds
     lock = threading.Lock()
-    left = count
-    done = 0
+    left, done = count, 0
 
     def publish() -> None:
         nonlocal left, done
-        query = _FILL["headgate" if place.kind == "headgate" else "pgmq"]
+        lanes = place.lanes
+        query = _FILL["headgate" if place.kind == "headgate" else "pgmq", lanes.by if lanes else None]
+        params = {"queue": place.queue, "data": compact(messages(1)[0]), "names": lanes.count if lanes else 1}
         with psycopg.connect(place.url, autocommit=True) as connection:
             while time.monotonic() < deadline:
                 with lock:
                     n = min(left, _CHUNK)
+                    at = start + count - left
                     left -= n
                 if n == 0:
                     return
-                connection.execute(query, [place.queue, compact(messages(1)[0]), n])
+                connection.execute(query, {**params, "n": n, "start": at})
                 with lock:
                     done += n
 
@@ -104,3 +130,11 @@ def analyze(place: Place) -> None:
         else:
             table = sql.Identifier("pgmq", f"q_{place.queue}")
         connection.execute(sql.SQL("analyze {}").format(table))
+
+
+def tidy(place: Place) -> None:
+    """What maintenance and autovacuum do within a minute after a burst."""
+    with headgate.connect(place.url) as hg:
+        hg.maintain()
+    with psycopg.connect(place.url, autocommit=True) as connection:
+        connection.execute("vacuum (analyze) headgate.cursor, headgate.delivery, headgate.wake")

@@ -12,7 +12,7 @@ from . import backlog
 from .crew import Crew, Tally, Task
 from .plan import Plan
 from .server import Server
-from .sides import Kind, Place
+from .sides import Kind, Lanes, Place, Read
 
 _numbers = itertools.count(1)
 
@@ -26,6 +26,7 @@ class Bench:
     crew: Crew
     talk: Callable[[str], None]
     left: dict[Place, int] = field(default_factory=dict)  # messages that wait in a queue
+    filled: dict[Place, int] = field(default_factory=dict)  # messages that were ever put there to wait
     rates: dict[tuple[Place, int], float] = field(default_factory=dict)  # how fast it was consumed in the last round
 
     @property
@@ -33,18 +34,27 @@ class Bench:
         """The queues that are compared."""
         return ("headgate", "pgmq_sql", "pgmq_client") if self.server.pgmq_url else ("headgate",)
 
+    def place(self, kind: Kind, *, spare: bool = False, lanes: Lanes | None = None, read: Read = "read") -> Place:
+        """Where a queue can be made, in the spare database on demand."""
+        url = self.server.pgmq_url if kind.startswith("pgmq") else self.server.headgate_url
+        url = self.server.spare_url if spare else url or ""
+        return Place(kind, url, f"bench_{next(_numbers)}", lanes=lanes, read=read)
+
+    @contextmanager
+    def made(self, places: dict[str, Place]) -> Iterator[dict[str, Place]]:
+        """Makes the queues, and drops them at the end. If something fails they go with the database."""
+        for place in places.values():
+            backlog.create(place)
+        yield places
+        self.crew.release()
+        for place in places.values():
+            backlog.drop(place)
+
     @contextmanager
     def queues(self, kinds: Iterable[Kind], *, spare: bool = False) -> Iterator[dict[str, Place]]:
-        """A fresh queue of each kind, in the spare database on demand. If something fails they go with the database."""
-        made: dict[str, Place] = {}
-        for kind in kinds:
-            url = self.server.pgmq_url if kind.startswith("pgmq") else self.server.headgate_url
-            made[kind] = Place(kind, self.server.spare_url if spare else url or "", f"bench_{next(_numbers)}")
-            backlog.create(made[kind])
-        yield made
-        self.crew.release()
-        for place in made.values():
-            backlog.drop(place)
+        """A fresh queue of each kind."""
+        with self.made({kind: self.place(kind, spare=spare) for kind in kinds}) as made:
+            yield made
 
     def rounds(self, places: dict[str, Place], measure: Callable[..., float], *args: int) -> dict[str, float]:
         """The median of `measure(place, *args)` for each place; they take turns, forwards and backwards."""
@@ -62,26 +72,50 @@ class Bench:
 
     def fill(self, place: Place, count: int) -> int:
         """Sees to it that `count` messages wait, as far as there is time; returns how many do."""
-        missing = count - self.left.get(place, 0)
-        filled = backlog.fill(place, missing, limit_seconds=self.plan.fill_seconds)
+        missing, start = count - self.left.get(place, 0), self.filled.get(place, 0)
+        filled = backlog.fill(place, missing, start=start, limit_seconds=self.plan.fill_seconds)
+        self.filled[place] = start + filled
         self.left[place] = self.left.get(place, 0) + filled
         return self.left[place]
 
     def consume(self, place: Place, batch: int, workers: int, *, seconds: float | None = None) -> float:
         """Messages a second, received and acked; a backlog that lasts is put there first."""
-        seconds = self.plan.seconds if seconds is None else seconds
-        expected = self.rates.get((place, batch)) or _GUESSES["headgate" if place.kind == "headgate" else "pgmq"][batch]
-        self.fill(place, int(expected * seconds * 1.4) + batch * workers * 10)
-        tallies: list[Tally] = self.crew.run([Task(place, "consume", batch, seconds)] * workers)
+        tallies = self._consume(place, batch, workers, self.plan.seconds if seconds is None else seconds)
+        return sum(t.rate for t in tallies)
+
+    def receive_time(self, place: Place, batch: int, workers: int) -> float:
+        """Milliseconds that a receive takes (with the acks of the batch before): the median."""
+        tallies = self._consume(place, batch, workers, self.plan.seconds)
+        return median(seconds for t in tallies for seconds in t.calls) * 1000
+
+    def drain(self, place: Place, workers: int = 4) -> None:
+        """Consumes all there is."""
+        task = Task(place, "consume", 100, _DRAIN_SECONDS)
+        while any(tally.count for tally in self.crew.run([task] * workers)):
+            pass
+        self.left[place] = 0
+
+    def _consume(self, place: Place, batch: int, workers: int, seconds: float) -> list[Tally]:
+        guesses = _GUESSES["headgate" if place.kind == "headgate" else "pgmq", place.lanes is not None]
+        expected = self.rates.get((place, batch)) or guesses[batch]
+        # at the end, too, something waits in each named lane
+        names = place.lanes.count if place.lanes else 0
+        self.fill(place, int(expected * seconds * 1.4) + batch * workers * 10 + names)
+        lasts = place.read != "read"  # pgmq's grouped reads hide the groups that others look at
+        tallies: list[Tally] = self.crew.run([Task(place, "consume", batch, seconds, lasts=lasts)] * workers)
         rate = sum(t.rate for t in tallies)
         taken = sum(t.count for t in tallies) + batch * workers * 8  # with what was taken to warm up
         self.left[place] = 0 if any(t.dry for t in tallies) else max(0, self.left[place] - taken)
         self.rates[place, batch] = max(rate, expected * 1.5 if any(t.dry for t in tallies) else 0)
-        return rate
+        return tallies
 
 
-# Messages a second of a fast machine's workers, before the first round tells: too many are only left over.
+_DRAIN_SECONDS = 60.0
+# Messages a second of a fast machine's workers, before the first round tells: too many are only left over. By side, and
+# whether lanes are named.
 _GUESSES = {
-    "headgate": {1: 8_000, 10: 60_000, 100: 250_000, 1000: 400_000},
-    "pgmq": {1: 4_000, 10: 16_000, 100: 60_000, 1000: 90_000},
+    ("headgate", False): {1: 8_000, 10: 60_000, 100: 250_000, 1000: 400_000},
+    ("headgate", True): {10: 15_000, 100: 60_000},
+    ("pgmq", False): {1: 4_000, 10: 16_000, 100: 60_000, 1000: 90_000},
+    ("pgmq", True): {100: 1_000},
 }

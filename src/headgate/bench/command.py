@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .plan import FULL, QUICK
@@ -13,15 +13,21 @@ from .run import BENCHMARKS, run
 _BELOW_TARGET = 3
 
 
-def bench(args: argparse.Namespace, *, say: Callable[[Any], None], talk: Callable[[str], None]) -> int:
-    """Runs the benchmarks, writes what they found, and returns the exit code."""
+def bench(
+    args: argparse.Namespace,
+    *,
+    say: Callable[[Any], None],
+    talk: Callable[[str], None],
+    watch: Callable[[Sequence[str]], Iterable[str]],
+) -> int:
+    """Runs the benchmarks, writes what they found, and returns the exit code. `watch` shows how far they are."""
     if args.report is not None:
         from .report import require_matplotlib
 
         require_matplotlib()  # better now than after the run
     names = [name for name in BENCHMARKS if name in args.names or not args.names]
     plan = (QUICK if args.quick else FULL).scaled(args.scale)
-    found = run(names, plan, database=args.database, only_headgate=args.only_headgate, talk=talk)
+    found = run(watch(names), plan, database=args.database, only_headgate=args.only_headgate, talk=talk)
     if args.report is not None:
         from .report import write
 

@@ -26,6 +26,7 @@ from .sides import Place, Side, messages, open_side
 Action = Literal["publish", "consume", "send", "drain", "pace", "follow"]
 
 _WARM_UPS = 8  # calls; psycopg and plpgsql have prepared and planned everything after that
+_WARM_UP_SECONDS = 2.0  # enough for a side whose calls take that long
 _EMPTY = 5  # receives in a row that found nothing: the backlog is gone
 _GRACE_SECONDS = 120.0
 
@@ -39,6 +40,7 @@ class Task:
     batch: int
     seconds: float = 0
     count: int = 0
+    lasts: bool = False  # consume: a receive may find nothing (others hold it) though the backlog is there
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Tally:
     seconds: float
     dry: bool = False  # the backlog ran out before the time
     times: dict[int, float] = field(default_factory=dict)  # of each message, on the machine's monotonic clock
+    calls: list[float] = field(default_factory=list)  # consume: how long each receive took that found something
 
     @property
     def rate(self) -> float:
@@ -181,7 +184,10 @@ def _work(pipe: Connection) -> None:
 
 
 def _warm_up(side: Side, task: Task) -> None:
+    start = time.monotonic()
     for _ in range(_WARM_UPS):
+        if time.monotonic() > start + _WARM_UP_SECONDS:
+            break
         if task.action in ("publish", "pace"):
             side.publish(messages(task.batch))
         elif task.action in ("consume", "follow"):
@@ -202,18 +208,21 @@ def _publish(side: Side, task: Task) -> Tally:
 def _consume(side: Side, task: Task) -> Tally:
     """Consumes a backlog for some seconds, or as long as it lasts."""
     count, empty = 0, 0
+    calls: list[float] = []
     start = last = now = time.monotonic()
-    while now < start + task.seconds and empty < _EMPTY:
+    while now < start + task.seconds and (task.lasts or empty < _EMPTY):
+        begun = time.monotonic()
         got = len(side.receive(task.batch))
         now = time.monotonic()
         if got:
             count, empty, last = count + got, 0, now
+            calls.append(now - begun)
         else:
             empty += 1
             time.sleep(0.001)
     side.settle()
-    dry = empty >= _EMPTY
-    return Tally(count, (last if dry else time.monotonic()) - start, dry)
+    dry = not task.lasts and empty >= _EMPTY
+    return Tally(count, (last if dry else time.monotonic()) - start, dry, calls=calls)
 
 
 def _send_count(side: Side, task: Task) -> Tally:

@@ -24,6 +24,10 @@ class Plan:
     deep_messages: int = 5_000_000
     fill_seconds: float = 180.0  # what is not filled by then is left out
     pin_seconds: float = 60.0
+    channels: int = 1_000  # with work
+    idle_lanes: int = 100_000
+    active_channels: int = 10_000
+    keys: int = 100_000
     pgmq_endures: bool = True  # pgmq too gets a deep backlog and a pinned snapshot
 
     def scaled(self, factor: float) -> Plan:
@@ -35,6 +39,8 @@ class Plan:
             seconds=max(0.02, self.seconds * factor),
             fanout_messages=int(self.fanout_messages * factor), latency_seconds=max(0.2, self.latency_seconds * factor),
             deep_messages=int(self.deep_messages * factor), pin_seconds=self.pin_seconds * factor,
+            channels=max(20, int(self.channels * factor)), idle_lanes=int(self.idle_lanes * factor),
+            active_channels=int(self.active_channels * factor), keys=int(self.keys * factor),
         )  # fmt: skip
 
 

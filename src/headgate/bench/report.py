@@ -31,6 +31,26 @@ _TITLES = {
         "The speed after another session held a snapshot open for a minute under load; baseline is the same work in "
         "another database at the same time.",
     ),
+    "channels": (
+        "Fair channels",
+        "Lanes by channel, all of them with work, so that each gives one message of a batch; baseline is a stream with "
+        "hashed lanes.",
+    ),
+    "idle": (
+        "Idle lanes",
+        "The speed of busy channels on a stream where many others once had a message; baseline is the same work in "
+        "another database, without the others.",
+    ),
+    "active": (
+        "Active channels",
+        "How long a receive takes (p50) when many channels have work; baseline is the same with 10 channels.",
+    ),
+    "keys": (
+        "Lanes by key",
+        "Each key has its own lane and its messages are handed out in order. pgmq's keys are its message groups, "
+        "read by plain SQL. Its queue was given an index that its grouped reads can use and that it does not come "
+        "with: without it, a read compares every group with every message.",
+    ),
 }
 _COLOURS = {"headgate": "#1b6ca8", "pgmq": "#d98e04", "copy": "#8a8f98"}
 
@@ -71,7 +91,8 @@ def _page(run: Run, plots: dict[str, bool]) -> str:
         f"{machine['load_before']} before the run; clients and server share it.",
         f"- Versions: {versions}.",
         f"- Server: {settings}; the same for all.",
-        f"- Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} lanes. Every side sends dicts and reads dicts.",
+        f"- Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} hashed lanes where nothing else is said. Every "
+        "side sends dicts and reads dicts.",
         "- The sides take turns in short rounds; a figure is the median of its rounds. Absolute figures belong to this "
         "machine and hour: look at the ratios.",
         "- pgmq is called through its own Python client, and as plain SQL with arrays encoded as fast as Headgate's "

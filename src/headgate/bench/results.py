@@ -27,7 +27,7 @@ class Result:
     against: str | None = None
     ratio: float | None = None
     target: float | None = None
-    target_is: str = "ratio at least"  # or "value at most": then less is better
+    target_is: str = "ratio at least"  # or "value at most", "ratio at most": then less is better
 
     @property
     def ok(self) -> bool | None:
@@ -36,7 +36,9 @@ class Result:
             return None
         if self.target_is == "value at most":
             return self.headgate is not None and self.headgate <= self.target
-        return None if self.ratio is None else self.ratio >= self.target
+        if self.ratio is None:
+            return None
+        return self.ratio <= self.target if self.target_is == "ratio at most" else self.ratio >= self.target
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "ok": self.ok}
@@ -67,7 +69,7 @@ def compare(
     figures: dict[str, float] = dict(found)
     called = [found[kind] for kind in ("pgmq_sql", "pgmq_client") if kind in found]
     if called:
-        figures["pgmq"] = min(called) if target_is == "value at most" else max(called)
+        figures["pgmq"] = max(called) if target_is == "ratio at least" else min(called)
     own = figures["headgate"] if "headgate" in figures else figures["pgmq"]
     ratio = own / figures[against] if figures.get(against) else None
     return Result(name, params, unit, against=against, ratio=ratio, target=target, target_is=target_is, **figures)
@@ -108,9 +110,11 @@ def cells(result: Result) -> tuple[str, ...]:
         other = r.pgmq_client if r.pgmq == r.pgmq_sql else r.pgmq_sql
     target = ""
     if r.target is not None:
-        target = f"≤ {r.target:g} {r.unit}" if r.target_is == "value at most" else f"≥ {r.target:g} x {r.against}"
+        sign = "≥" if r.target_is == "ratio at least" else "≤"
+        target = f"{sign} {r.target:g} {r.unit if r.target_is == 'value at most' else f'x {r.against}'}"
     params = " ".join(f"{name}={value}" for name, value in r.params.items())
-    verdict = {True: "ok", False: "below", None: ""}[r.ok]
+    missed = "below" if r.target_is == "ratio at least" else "above"
+    verdict = {True: "ok", False: missed, None: ""}[r.ok]
     return (
         r.name, params, number(r.headgate), number(r.pgmq), number(other), number(r.copy), number(r.baseline), r.unit,
         f"{r.ratio:.2f} x {r.against}" if r.ratio is not None else "", target, verdict,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
 import psycopg
@@ -15,6 +15,7 @@ from .bench import Bench
 from .crew import Crew
 from .endurance import deep_backlog, pinned_snapshot
 from .fanout import fanout
+from .lanes import active_channels, channels, idle_lanes, key_lanes
 from .latency import latency
 from .plan import Plan
 from .results import Result, Run, machine
@@ -28,11 +29,15 @@ BENCHMARKS: dict[str, Callable[[Bench], list[Result]]] = {
     "latency": latency,
     "backlog": deep_backlog,
     "pinned": pinned_snapshot,
+    "channels": channels,
+    "idle": idle_lanes,
+    "active": active_channels,
+    "keys": key_lanes,
 }
 
 
 def run(
-    names: Sequence[str], plan: Plan, *, database: str | None, only_headgate: bool, talk: Callable[[str], None]
+    names: Iterable[str], plan: Plan, *, database: str | None, only_headgate: bool, talk: Callable[[str], None]
 ) -> Run:
     """Runs the benchmarks called `names`, on a temporary server or on databases of their own at `database`."""
     versions = {"headgate": __version__, "psycopg": psycopg.__version__, "python": platform.python_version()}

@@ -11,7 +11,7 @@ import json
 import time
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, LiteralString, Protocol
 
 import psycopg
 from psycopg_pool import ConnectionPool
@@ -22,10 +22,20 @@ from headgate.encoding import array_literal
 from .plan import LANES, MESSAGE_BYTES
 
 Kind = Literal["headgate", "pgmq_sql", "pgmq_client", "copy"]
+Read = Literal["read", "read_grouped", "read_grouped_head"]
 Batch = list[dict[str, Any]]
 
 VISIBILITY_SECONDS = 30  # pgmq's vt; Headgate's ack_wait has the same default
 SHORTEST_POLL, LONGEST_POLL = 0.001, 0.1  # how the SDK waits; pgmq's workers wait the same way
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Named lanes: what they are named by, and over how many of them a backlog is spread. Those of keys keep order."""
+
+    by: Literal["channel", "key"]
+    count: int
+    max_concurrency: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Place:
     queue: str
     consumer: str = "workers"
     topic: str | None = None  # pgmq: publish to every queue bound to it
+    lanes: Lanes | None = None  # Headgate: lanes by hash when there are none; pgmq: groups
+    read: Read = "read"  # pgmq: the function that its workers call
 
 
 class Side(Protocol):
@@ -119,7 +131,11 @@ class PgmqSql:
 
     _SEND = "select * from pgmq.send_batch(%s, %s::jsonb[])"
     _SEND_TOPIC = "select * from pgmq.send_batch_topic(%s, %s::jsonb[])"
-    _READ = "select * from pgmq.read(%s, %s, %s)"
+    _READ: ClassVar[dict[Read, LiteralString]] = {
+        "read": "select * from pgmq.read(%s, %s, %s)",
+        "read_grouped": "select * from pgmq.read_grouped(%s, %s, %s)",
+        "read_grouped_head": "select * from pgmq.read_grouped_head(%s, %s, %s)",
+    }
     _DELETE = "select * from pgmq.delete(%s, %s::bigint[])"
 
     def __init__(self, place: Place) -> None:
@@ -127,6 +143,7 @@ class PgmqSql:
         self._queue = place.queue
         self._target = place.topic or place.queue
         self._send = self._SEND_TOPIC if place.topic else self._SEND
+        self._read = self._READ[place.read]
         self._id = 1 if place.topic else 0
 
     def publish(self, batch: Batch) -> list[int]:
@@ -138,7 +155,7 @@ class PgmqSql:
     def receive(self, n: int, wait: float = 0) -> list[int]:
         deadline, pause = time.monotonic() + wait, SHORTEST_POLL
         while True:
-            rows = self._conn.execute(self._READ, (self._queue, VISIBILITY_SECONDS, n), prepare=True).fetchall()
+            rows = self._conn.execute(self._read, (self._queue, VISIBILITY_SECONDS, n), prepare=True).fetchall()
             if rows:
                 break
             if (left := deadline - time.monotonic()) <= 0:

@@ -49,7 +49,7 @@ create or replace function headgate.create_stream(
   segment_rows bigint default 1000000, segment_bytes bigint default 1073741824, segment_age interval default null,
   compact_every interval default '30 minutes', if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s int;
+declare s int; made headgate.stream;
 begin
   perform headgate.check_name('stream', create_stream.name);
   if length(create_stream.name) > 50 and create_stream.name not like '%.dead' then
@@ -93,9 +93,10 @@ begin
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
   end if;
   execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))', s);
-  execute format('create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s '
-                 'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.kept_%3$s',
-                 'log_' || create_stream.name, case create_stream.lane_by when 'channel' then ', channel' end, s);
+  select * into made from headgate.stream t where t.id = s;
+  execute format('create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
+                 'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.kept_%3$s m where true%4$s',
+                 'log_' || create_stream.name, case create_stream.lane_by when 'channel' then ', channel' end, s, headgate.newest_only(made, 'm'));
   if to_regrole('headgate_monitor') is not null then
     execute format('grant select on headgate.%I to headgate_monitor', 'log_' || create_stream.name);
   end if;
@@ -171,36 +172,45 @@ begin
   end loop;
 end $$;
 
+-- fill(template, stream) -> the source of one of the functions generated for a stream. What differs between streams stands in braces; between
+-- {upsert and } what only upsert streams need.
+create or replace function headgate.fill(p_template text, s headgate.stream) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  channels boolean := s.lane_by = 'channel'; is_hash boolean := s.lane_by = 'hash'; filled text;
+  parts text[] := array[
+    ['{stream}', s.id::text],
+    ['{lanes}', s.lanes::text],
+    ['{and newest}', headgate.newest_only(s, 'r')],
+    ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],
+    ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
+    ['{lane}', case s.lane_by
+      when 'hash' then 'p_base + case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'
+      when 'key' then format('case when t.k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('t.k'))
+      when 'channel' then format('case when t.c is null then 144115188075855872 else %s end', headgate.named_lane_sql('t.c')) end],
+    ['{name}', case when channels then 'm.channel' else 'm.key' end],
+    ['{strict}', (s.lane_by = 'key' and not s.one_message_per_key)::text],  -- order of keys is order of lanes
+    ['{m.channel}', case when channels then 'm.channel' else 'null::text' end],
+    ['{, channel}', case when channels then ', channel' else '' end],
+    ['{, t.c}', case when channels then ', t.c' else '' end]];
+begin
+  filled := replace(p_template, '{opening}', headgate.receive_opening());
+  filled := regexp_replace(filled, '\{upsert ([^}]*)\}', case when s.one_message_per_key then '\1' else '' end, 'g');
+  for i in 1 .. array_length(parts, 1) loop filled := replace(filled, parts[i][1], parts[i][2]); end loop;
+  return filled;
+end $$;
+
 -- build_stream(stream id): (re)makes the functions generated for one stream. Called by create_stream and on each upgrade.
 create or replace function headgate.build_stream(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; f regprocedure; source text; filled text; parts text[][];
+declare s headgate.stream; f regprocedure; source text;
 begin
+  select * into s from headgate.stream t where t.id = p_stream;
   perform headgate.drop_stream_functions(p_stream);
-  select * into s from headgate.stream where id = p_stream;
-  parts := array[
-    ['{stream}', p_stream::text],
-    ['{lanes}', s.lanes::text],
-    ['{cursor as k}', (select format('k (%s, nth)', string_agg(a.attname, ', ' order by a.attnum)) from pg_attribute a
-                         where a.attrelid = 'headgate.cursor'::regclass and a.attnum > 0 and not a.attisdropped)],
-    ['{asks whether open}', case s.lane_by when 'hash' then 'c.max_ack_pending is not null' else 'true' end],
-    ['{busy}', case s.lane_by when 'hash' then 'k.pos < k.to_hi' else 'k.next_at <= t0' end],
-    ['{lane}', case s.lane_by
-       when 'hash' then 'case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'
-       when 'key' then format('case when t.k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('t.k'))
-       when 'channel' then format('case when t.c is null then 144115188075855872 else %s end', headgate.named_lane_sql('t.c')) end],
-    ['{name}', case s.lane_by when 'channel' then 'm.channel' else 'm.key' end],
-    ['{strict}', (s.lane_by = 'key')::text],  -- order of keys is order of lanes
-    ['{channel}', case s.lane_by when 'channel' then 'channel' else 'null::text' end],
-    ['{m.channel}', case s.lane_by when 'channel' then 'm.channel' else 'null::text' end],
-    ['{, channel}', case s.lane_by when 'channel' then ', channel' else '' end],
-    ['{, t.c}', case s.lane_by when 'channel' then ', t.c' else '' end]];
   foreach source in array array[headgate.append_template(), headgate.sift_template()]
       || case s.lane_by when 'hash' then array[headgate.receive_template()]
          else array[headgate.gather_template(), headgate.serve_template(), headgate.rotate_template()] end loop
-    filled := replace(source, '{opening}', headgate.receive_opening());
-    for i in 1 .. array_length(parts, 1) loop filled := replace(filled, parts[i][1], parts[i][2]); end loop;
-    execute filled;
+    execute headgate.fill(source, s);
   end loop;
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
             and p.proname ~ format('^(append|receive|sift|gather|serve)_%s$', p_stream) loop

@@ -15,12 +15,12 @@ do $$ begin
                  'set search_path = pg_catalog, pg_temp return %s', headgate.named_lane_sql('p_name'));
 end $$;
 
--- append_template() -> the source of append_<stream id>(xid, lanes, keys, datas, headers, channels, delays, seqs) -> seqs:
+-- append_template() -> the source of append_<stream id>(xid, base, lanes, keys, datas, headers, channels, delays, seqs) -> seqs:
 -- the one insert into the log. `seqs` is given when they were drawn already (messages with ids).
 create or replace function headgate.append_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.append_{stream}(p_xid xid8, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_channels text[],
+create function headgate.append_{stream}(p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_channels text[],
   p_delays interval[], p_seqs bigint[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare r bigint[];
@@ -52,7 +52,7 @@ create or replace function headgate.send_batch(
   delays interval[] default null, ids text[] default null) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint;
+  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint; same bigint[];
 begin
   select * into s from headgate.stream t where t.name = send_batch.stream;
   if not found then perform headgate.find_stream(send_batch.stream); end if;
@@ -83,13 +83,19 @@ begin
   if room <= n + greatest(s.segment_rows, 50000) / 2 and (not headgate.is_open() or room <= n + greatest(s.segment_rows, 50000) / 8) then
     perform headgate.ensure_segments(s.id, n);
   end if;
+  if s.one_message_per_key then
+    same := headgate.unmodified(s, datas, keys);
+    if same is not null then return headgate.send_modified(s, datas, keys, headers, channels, delays, ids, same); end if;
+  end if;
   x := pg_current_xact_id();
   if ids is null then
-    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, null)', s.id)
-      into seqs using x, s.lanes, keys, datas, headers, channels, delays;
-    return seqs;
+    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null)', s.id)
+      into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays;
+  else
+    seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
   end if;
-  return headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
+  if s.one_message_per_key then perform headgate.remove_older(s, keys, seqs); end if;
+  return seqs;
 end $$;
 
 -- send_once(…): the part of send_batch for messages with ids. Writes message_id, in id order; waits only for another
@@ -125,10 +131,10 @@ begin
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
   update headgate.message_id m set seq = t.seq
     from unnest(ids, seqs) t (id, seq) where m.stream = s.id and m.id = t.id and t.seq is not null and m.seq <> t.seq;
-  execute format('select headgate.append_%s($1, $2, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
-                 'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($3, $4, $5, $6, $7, $8) t (k, d, h, c, w, q) where t.q is not null) x '
+  execute format('select headgate.append_%s($1, $2, $3, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
+                 'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
-    using x, s.lanes, keys, datas, headers, channels, delays, seqs;
+    using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;
   select array_agg(coalesce(t.seq, m.seq) order by t.ord) into seqs
     from unnest(ids, seqs) with ordinality t (id, seq, ord) left join headgate.message_id m on m.stream = s.id and m.id = t.id;
   return seqs;

@@ -8,7 +8,7 @@ create or replace function headgate.rest_of(g headgate.segment)
 returns table (consumer int, name text, unread boolean, in_flight bigint, parked bigint)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  -- lanes by key or channel: where a lane has no cursor, the gatherer (lane -1) has still to come to it, or it is read
+  -- lanes by key or channel: where a lane is idle or has no cursor, the gatherer (lane -1) has still to come to it, or it is read
   return query execute format($q$
     select * from (
       select c.id, c.name, u.unread,
@@ -17,10 +17,11 @@ begin
         from headgate.consumer c cross join lateral (select
              exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
                        select from headgate.message_%1$s_%2$s m where m.lane = k.lane and m.seq > r.start and headgate.unread(k, m.seq, m.xid) limit 1) m
-                      where k.consumer = c.id and k.lane >= 0 and r.start < $2 - 1)
+                      where k.consumer = c.id and k.lane >= 0 and (k.next_at is not null or k.lane < 144115188075855872) and r.start < $2 - 1)
           or exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
                        select from headgate.message_%1$s_%2$s m where m.seq > r.start and headgate.unread(k, m.seq, m.xid)
-                          and not exists (select from headgate.cursor o where o.consumer = k.consumer and o.lane = m.lane) limit 1) m
+                          and not exists (select from headgate.cursor o where o.consumer = k.consumer and o.lane = m.lane
+                                             and not headgate.unread(o, m.seq, m.xid)) limit 1) m
                       where k.consumer = c.id and k.lane = -1 and r.start < $2 - 1) as unread) u
        where c.stream = %1$s) x
      where x.unread or x.in_flight > 0 or x.parked > 0 order by x.name $q$, g.stream, g.id)

@@ -212,6 +212,8 @@ begin
                 nextval('headgate.tick_id'));
       insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
         select s, t.reborn, t.reborn, '3:3:', last, last, last, '3' from headgate.tick t where t.stream = s and t.id = b;
+      update headgate.layout y set end_tick = b, end_seq = last + 1 from headgate.stream x
+       where y.stream = s and x.id = s and y.base < x.base and y.end_tick is null;  -- whoever wrote there did not move along
     end loop;
   end if;
   update headgate.house set system_identifier = here, home = 'headgate.house'::regclass, written_by = pg_current_xact_id();

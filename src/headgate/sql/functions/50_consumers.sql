@@ -74,7 +74,7 @@ begin
   newest := headgate.make_tick(s.id, headgate.is_open());
   insert into headgate.consumer (stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff,
                                  max_concurrency, release_interval, leased, lease_time)
-    values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key',
+    values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key' or s.one_message_per_key,
             create_consumer.ack_wait, create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff,
             create_consumer.max_concurrency, create_consumer.release_interval, create_consumer.leased, create_consumer.lease_time)
     on conflict on constraint consumer_stream_name_key do nothing returning * into c;
@@ -179,10 +179,14 @@ begin
     select c.id, lane, coalesce(case when seq is null then newest.id end, 0), case when seq is null then newest.snap else '3:3:' end,
            case when seq is null then newest.lo when named then seq - 1 else 0 end, newest.id, newest.base, newest.snap, newest.lo, newest.hi,
            coalesce(seq - 1, newest.hi), clock_timestamp()
-      from headgate.stream s, generate_series(case when named then -1 else 0 end, case when named then -1 else s.lanes - 1 end) lane where s.id = c.stream
+      from (select -1 as lane where named
+            union all
+            select generate_series(y.base, y.base + y.lanes - 1) from headgate.layout y
+             where not named and y.stream = c.stream and (y.end_seq is null or y.end_seq > coalesce(seq, newest.hi + 1))) lanes
     on conflict (consumer, lane) do update set from_tick = excluded.from_tick, from_snap = excluded.from_snap, from_lo = excluded.from_lo,
       to_tick = excluded.to_tick, to_base = excluded.to_base, to_snap = excluded.to_snap, to_lo = excluded.to_lo,
       to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null, turn = excluded.turn;
+  if not named then perform headgate.gate_lanes(c, seq, newest); end if;
 end $$;
 
 -- target_seq(stream id, target) -> the first seq at 'beginning', a seq, or a time; HG011 when it is none of these.

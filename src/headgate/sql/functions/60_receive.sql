@@ -142,6 +142,7 @@ declare
         continue;
       end if;
       if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
+      {upsert perform headgate.forget_superseded(c, l.lane, t0);}
       if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t0 then
         return query
         with p as materialized (select * from headgate.unpark(c, l.lane, want, t0)),
@@ -168,7 +169,7 @@ declare
       if l.pos >= l.to_hi and l.late is null and l.to_tick <> tick_id then  -- the span is done: begin the next one
         was_tick := l.to_tick;
         if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
-        l := headgate.next_span(l, newest);
+        l := case when l.gate is null then headgate.next_span(l, newest) else headgate.next_gated(c, l, newest) end;
         moved := l.to_tick <> was_tick;
       end if;
       if moved then
@@ -258,6 +259,7 @@ begin
       and (select count(*) from unnest(flying) f (key) cross join lateral (
              select from headgate.parked p where p.consumer = c.id and p.lane = l.lane
                 and p.key is not null and (p.key, p.seq) >= (f.key, 0) and (p.key, p.seq) <= (f.key, 9223372036854775807) order by p.key, p.seq limit bound + 1) x) > bound;
+    {upsert any_parked := false;  -- older versions hold nobody up: they are forgotten below}
   end if;
   return query
   with raw as materialized (
@@ -278,7 +280,8 @@ begin
            coalesce(c.ordered and r.key in (select unnest(flying)), false) as flies,
            any_parked and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane
                               and p.key is not null and (p.key, p.seq) >= (r.key, 0) and (p.key, p.seq) < (r.key, r.seq) order by p.key, p.seq limit 1) is not null as blocked
-      from raw r where c.pattern is null or r.key ~ c.pattern),
+      from raw r where (c.pattern is null or r.key ~ c.pattern){and newest}),
+  {upsert superseded as (delete from headgate.parked p using fit f where p.consumer = c.id and p.lane = l.lane and p.key = f.key and p.seq < f.seq),}
   sorted as materialized (
     select f.*, f.delayed or (f.held is not null and bool_or(f.delayed or f.flies or f.blocked) over (partition by f.held order by f.seq)) as waits
       from fit f where not crowded or f.seq < coalesce((select min(f2.seq) from fit f2 where f2.flies), f.seq + 1)),
@@ -337,12 +340,14 @@ begin
     end if;
     select * into bridge from headgate.tick t where t.stream = s and t.id > l.to_base and t.reborn is not null order by t.id limit 1;
     if found then newest := bridge; end if;
+    -- (to_tick 0: a lane that was never read, and everything above to_lo lies ahead)
     select range_agg(t.late) * int8multirange(int8range(null, l.to_lo, '[]')) into below
-      from headgate.tick t where t.stream = s and t.id > l.to_base and t.id <= newest.id and t.late is not null;
+      from headgate.tick t where t.stream = s and t.id > l.to_base and t.id <= newest.id and t.late is not null and l.to_tick <> 0;
   end if;
   -- Spans only go forward: by now the cursor may stand on a tick later than the one that this claim found newest (another
-  -- worker's, or a private one, whose id says nothing about its age).
-  if newest.id = l.to_tick or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
+  -- worker's, or a private one, whose id says nothing about its age). And never to a private one that builds on an older tick
+  -- than the cursor does: its late ranges end at that tick's lo.
+  if newest.id = l.to_tick or newest.base < l.to_base or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
        else pg_snapshot_xmax(newest.snap) < pg_snapshot_xmax(l.to_snap)
          or (pg_snapshot_xmax(newest.snap) = pg_snapshot_xmax(l.to_snap)
              and (select count(*) from pg_snapshot_xip(newest.snap)) > (select count(*) from pg_snapshot_xip(l.to_snap))) end) then

@@ -44,8 +44,8 @@ declare held bigint[]; places tid[];
 begin
   -- also those that are not full: a claim that counts before this transaction commits must not put them to sleep
   select array_agg(x.lane), array_agg(x.place) filter (where x.next_at = 'infinity') into held, places from (
-    select k.lane, k.ctid as place, k.next_at from unnest(p_lanes) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane
-      for update of k skip locked) x;
+    select h.* from unnest(p_lanes) u (lane) cross join lateral (
+      select k.lane, k.ctid as place, k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h) x;
   if places is not null then
     update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval)) where k.ctid = any(places);
   end if;
@@ -59,14 +59,15 @@ end $$;
 create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare noted bigint[]; held bigint[]; g headgate.cursor;
+declare noted bigint[]; held bigint[]; places tid[]; g headgate.cursor;
 begin
   noted := array(select w.lane from headgate.wake w where w.consumer = c.id order by w.lane limit 1000);
   if noted = '{}' then return; end if;
   noted := array(select distinct u from unnest(noted) u);
-  held := array(select k.lane from unnest(noted) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane for update of k skip locked);
+  select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(noted) u (lane) cross join lateral (
+    select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h;
   update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
-    from unnest(held) u (lane) where k.consumer = c.id and k.lane = u.lane and (k.next_at is null or k.next_at > p_now);
+   where k.ctid = any(places) and (k.next_at is null or k.next_at > p_now);
   -- a note of a lane without a cursor (nothing was left to read when it went idle): what is parked there needs one
   if exists (select from unnest(noted) u (lane) where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)) then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
@@ -79,7 +80,8 @@ begin
     end if;
   end if;
   delete from headgate.wake w where w.ctid = any(array(
-    select x.ctid from unnest(held) u (lane) join headgate.wake x on x.consumer = c.id and x.lane = u.lane and x.key is null for update of x skip locked));
+    select x.place from unnest(held) u (lane) cross join lateral (
+      select w.ctid as place from headgate.wake w where w.consumer = c.id and w.lane = u.lane and w.key is null limit 1000 for update skip locked) x));
 end $$;
 
 -- add_lanes(consumer, gatherer, lanes, names, now, unread) -> whether each of them has a cursor now. `unread`: they read the span that the
@@ -118,7 +120,7 @@ select $source$
 create function headgate.gather_{stream}(c headgate.consumer, newest headgate.tick, p_now timestamptz, few int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; held bigint[]; n bigint; last bigint; is_complete boolean := true;
+declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; held bigint[]; places tid[]; n bigint; last bigint; is_complete boolean := true;
 begin
   if few is null then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
@@ -127,8 +129,9 @@ begin
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   end if;
   if g.pos >= g.to_hi and g.late is null then
+    was := g;
     g := headgate.next_span(g, newest);
-    if g.pos >= g.to_hi and g.late is null and g.to_tick <> newest.id then return; end if;
+    if g.to_tick = was.to_tick then return; end if;
   end if;
   was := g;
   if g.late is not null then  -- what late transactions left below the span
@@ -151,12 +154,14 @@ begin
          and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int) limit few) x;
   end if;
   if lanes is not null then
-    known := array(select k.lane from unnest(lanes) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane);
+    -- lane by lane: joined the other way around, this would read all the consumer's cursors
+    known := array(select h.lane from unnest(lanes) u (lane) cross join lateral (
+      select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h);
     if known <> '{}' then
-      held := array(select k.lane from unnest(known) u (lane) join headgate.cursor k on k.consumer = c.id and k.lane = u.lane for update of k skip locked);
+      select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(known) u (lane) cross join lateral (
+        select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h;
       update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
-        from unnest(held) u (lane)
-       where k.consumer = c.id and k.lane = u.lane and k.to_base < g.to_base and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
+       where k.ctid = any(places) and k.to_base < g.to_base and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
       if few is null and cardinality(held) < cardinality(known) then
         insert into headgate.wake (consumer, lane) select c.id, u.lane from (select unnest(known) except select unnest(held)) u (lane);
       end if;
@@ -192,8 +197,8 @@ create function headgate.receive_{stream}(p_consumer text, n int, p_worker text,
 language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
-  got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; ready headgate.cursor[]; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; g_pos bigint; t1 timestamptz; behind boolean; is_limited boolean;
+  got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; t1 timestamptz; behind boolean; is_limited boolean; is_first boolean := true;
 {opening}
   is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
   if cardinality(acks) > 0 then
@@ -215,11 +220,14 @@ declare
       perform headgate.settle(c, acks);
     end if;
   end if;
-  if not open or not busy then  -- in an open transaction, only what it may then hand out
-    perform headgate.expire(c, t0);
-    perform headgate.take_wakes(c, t0);
-  end if;
   if c.paused then return; end if;
+  if not open or not busy then  -- in an open transaction, only what it may then hand out
+    -- (asked here, because a call of a function that pins its settings costs more than the question)
+    if (select d.id from headgate.delivery d where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null then
+      perform headgate.expire(c, t0);
+    end if;
+    if exists (select from headgate.wake w where w.consumer = c.id) then perform headgate.take_wakes(c, t0); end if;
+  end if;
   if c.max_ack_pending is not null then
     want := least(n, headgate.room_in_flight(c, t0, open));
     if want <= 0 then return; end if;
@@ -229,62 +237,67 @@ declare
   select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
   loop
     loop  -- of a large backlog all lanes are to be known before one of them is served
-      select k.pos < k.to_hi or k.to_tick <> newest.id or k.late is not null, k.pos into behind, g_pos from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+      select k.pos < k.to_hi or k.to_tick <> newest.id or k.late is not null, k.pos, k.to_tick into behind, g_pos, g_tick from headgate.cursor k
+       where k.consumer = c.id and k.lane = -1;
       exit when not behind or (open and busy);
       perform headgate.gather_{stream}(c, newest, t0, case when open then want end);
       exit when open or clock_timestamp() > t0 + interval '300 milliseconds'
-        or g_pos = (select k.pos from headgate.cursor k where k.consumer = c.id and k.lane = -1);
+        or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and k.pos = g_pos and k.to_tick = g_tick);
     end loop;
     t1 := clock_timestamp();
-    select array_agg(x.k), array_agg(x.place) into ready, places from (
-      select k, k.ctid as place from headgate.cursor k
-       where k.consumer = c.id and k.next_at <= t1 and (mine is null or k.lane % {lanes} = any(mine))
-       order by k.next_at, k.lane limit want for update skip locked) x;
-    if c.leased and ready is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
-      select array_agg(ready[i] order by i), array_agg(places[i] order by i) into ready, places
-        from generate_subscripts(ready, 1) i where headgate.may_claim(c, (ready[i]).lane, p_worker);
+    -- A lane costs more than a message, so that in batches of 50 and more each lane gives up to four, if it has them.
+    -- What is held stays where it is: the statements below find the rows again by their place, which is cheaper than carrying them along.
+    select array_agg(x.place) into places from (
+      select k.ctid as place from headgate.cursor k
+       where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
+       order by k.next_at, k.lane limit case when is_first then ceil(want::float8 / least(4, greatest(1, n / 25))) else want end for update skip locked) x;
+    is_first := false;
+    if c.leased and places is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
+      select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
+       where headgate.may_claim(c, k.lane, p_worker);
     end if;
-    if ready is null then
+    if places is null then
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
-      exit when want < n or tries >= 8 or not exists (
-        select from headgate.cursor k where k.consumer = c.id and (
-          (k.next_at <= t1 and (mine is null or k.lane % {lanes} = any(mine))) or (k.lane = -1 and (k.pos < k.to_hi or k.to_base < newest.base))));
+      exit when want < n or tries >= 8 or not (
+        exists (select from headgate.cursor k where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine)))
+        or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and (k.pos < k.to_hi or k.to_base < newest.base)));
       tries := tries + 1;
       perform pg_sleep(0.0005 * tries);
       continue;
     end if;
     -- Now that the lanes are held: how far the gatherer is, what is in flight, and which lanes need a closer look.
     select k.to_base into g_base from headgate.cursor k where k.consumer = c.id and k.lane = -1;
-    if g_base > newest.id then newest := headgate.newest_tick({stream}); end if;
+    if g_base > newest.base then newest := headgate.newest_tick({stream}); end if;
     -- Each waiting lane gives its share of the batch, the first ones one more; one message when releases are spaced.
     select array_agg(y.room order by y.nth), array_agg(y.slow order by y.nth),
            array_agg(case when y.room <= 0 then 0 when y.pace > interval '0' then 1
                           else least(y.room, want / y.waiting + case when y.rank <= want % y.waiting then 1 else 0 end) end order by y.nth)
       into rooms, slows, shares from (
       select x.*, count(*) filter (where x.room > 0) over () as waiting, count(*) filter (where x.room > 0) over (order by x.nth) as rank from (
-        select k.nth, coalesce(k.release_interval, c.release_interval) as pace,
+        select h.nth, coalesce(k.release_interval, c.release_interval) as pace,
                case when c.ordered and {strict} and k.lane >= 288230376151711744 then
-                      case when exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane) then 0 else 2147483647 end
+                      case when (select d.id from headgate.delivery d where d.consumer = c.id and d.lane = k.lane order by d.id limit 1) is not null then 0 else 2147483647 end
                     when coalesce(k.max_concurrency, c.max_concurrency) is null then 2147483647
                     else coalesce(k.max_concurrency, c.max_concurrency) - coalesce((
                       select sum(cardinality(d.seqs)) from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), 0) end::int as room,
                -- a filter, keys in order inside a channel, delays, messages of late transactions, a span that does not simply
                -- end at the newest tick, or something parked: serve_{stream}
                c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null
-                 or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base < special)) or exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane) as slow
-          from unnest(ready) with ordinality {cursor as k}) x) y;
+                 or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base <= special))
+                 or (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at, p.seq limit 1) is not null as slow
+          from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place) x) y;
     return query
     with s as materialized (
-      select k.lane, k.nth, places[k.nth] as place, rooms[k.nth] as room, shares[k.nth] as share, k.delivered, k.mark_at, k.mark_delivered, k.next_at,
+      select k.lane, h.nth, h.place, rooms[h.nth] as room, shares[h.nth] as share, k.delivered, k.mark_at, k.mark_delivered, k.next_at,
              coalesce(k.release_interval, c.release_interval) as pace,
              case when v.moves then k.to_tick else k.from_tick end as from_tick, case when v.moves then k.to_snap else k.from_snap end as from_snap,
              case when v.moves then k.to_lo else k.from_lo end as from_lo, case when v.moves then newest.id else k.to_tick end as to_tick,
              case when v.moves then newest.base else k.to_base end as to_base, case when v.moves then newest.snap else k.to_snap end as to_snap,
              case when v.moves then newest.lo else k.to_lo end as to_lo, case when v.moves then newest.hi else k.to_hi end as to_hi,
              case when v.moves then k.to_lo else k.pos end as pos
-        from unnest(ready) with ordinality {cursor as k}
+        from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        cross join lateral (select k.pos >= k.to_hi and k.to_base < newest.id as moves) v
-       where not slows[k.nth]),
+       where not slows[h.nth]),
     r as materialized (
       select s.*, x.*, coalesce(cardinality(x.seqs), 0) > s.share as more, least(coalesce(cardinality(x.seqs), 0), s.share) as n,
              nextval('headgate.delivery_id') as id
@@ -314,15 +327,17 @@ declare
     get diagnostics got = row_count;
     want := want - got;
     passes := case when got > 0 then 0 else passes + 1 end;
-    for i in 1 .. cardinality(ready) loop
-      if slows[i] then
-        return query select * from headgate.serve_{stream}(c, ready[i], newest, least(shares[i], want), rooms[i], g_base, p_worker, t1, deadline);
+    if true = any(slows) then
+      for i in 1 .. cardinality(slows) loop
+        continue when not slows[i];
+        select k.* into l from headgate.cursor k where k.ctid = places[i];
+        return query select * from headgate.serve_{stream}(c, l, newest, least(shares[i], want), rooms[i], g_base, p_worker, t1, deadline);
         get diagnostics got = row_count;
         want := want - got;
         if got > 0 then passes := 0; end if;
-      end if;
-    end loop;
-    exit when want <= 0 or passes > 3 or clock_timestamp() > t0 + interval '1 second';
+      end loop;
+    end if;
+    exit when want <= 0 or passes > 50 or clock_timestamp() > t0 + interval '1 second';
   end loop;
 end $$;
 $source$
@@ -343,6 +358,7 @@ declare
   is_done boolean := false; was bigint := l.delivered; was_pos bigint := l.pos;
 begin
   if c.ordered then perform headgate.take_notes(c, l.lane, t); end if;
+  {upsert perform headgate.forget_superseded(c, l.lane, t);}
   if share <= 0 then
     update headgate.cursor k set next_at = case when room <= 0 then 'infinity'::timestamptz else k.next_at end where k.consumer = c.id and k.lane = l.lane;
     return;

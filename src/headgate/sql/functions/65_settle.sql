@@ -179,7 +179,7 @@ create or replace function headgate.park_failed(c headgate.consumer, d headgate.
 returns void language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare dead bigint[]; tried int[];
 begin
-  p_seqs := headgate.without_removed(c, d, p_seqs);
+  p_seqs := headgate.without_removed(c, d, headgate.still_newest(c, d, p_seqs));
   if c.max_deliver is not null then
     select array_agg(u.s order by u.s), array_agg(coalesce(u.a, 1) order by u.s) into dead, tried
       from unnest(d.seqs, d.attempts) u (s, a) join unnest(p_seqs) x (s) using (s) where coalesce(u.a, 1) >= c.max_deliver;

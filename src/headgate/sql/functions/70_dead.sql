@@ -95,7 +95,7 @@ begin
   execute format($q$
     with back as (
       insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-        select ($1).id, m.lane, m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
+        select ($1).id, headgate.parking_lane($1, m.lane, m.key, m.seq), m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
           from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
          cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
          where m.seq = any($2) and x.state in ('done', 'skipped') returning lane)

@@ -3,7 +3,7 @@
 -- unread(cursor, seq, xid) -> whether the cursor has still to come to a message of its lane.
 create or replace function headgate.unread(k headgate.cursor, p_seq bigint, p_xid xid8) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select p_seq > k.to_hi or (not pg_visible_in_snapshot(p_xid, k.from_snap) and (
+  select p_seq > k.to_hi or (k.to_tick <> 0 and not pg_visible_in_snapshot(p_xid, k.from_snap) and (
            not pg_visible_in_snapshot(p_xid, k.to_snap) or (p_seq > k.pos and (p_seq > k.from_lo or k.late is not null))))
 $$;
 
@@ -31,12 +31,13 @@ end $$;
 create or replace function headgate.state_of(c headgate.consumer, p_lane bigint, p_seq bigint, p_xid xid8, p_key text,
   out state text, out attempt int, out visible_at timestamptz, out worker text, out reason text, out last_error text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare here bigint := headgate.parking_lane(c, p_lane, p_key, p_seq);
 begin
   select 'parked', p.attempt, p.visible_at, p.reason, p.last_error into state, attempt, visible_at, reason, last_error
-    from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.seq = p_seq;
+    from headgate.parked p where p.consumer = c.id and p.lane = here and p.seq = p_seq;
   if found then return; end if;
   select 'delivered', coalesce(d.attempts[array_position(d.seqs, p_seq)], 1), d.deadline, d.worker into state, attempt, visible_at, worker
-    from headgate.delivery d where d.consumer = c.id and d.lane = p_lane and p_seq = any(d.seqs) limit 1;
+    from headgate.delivery d where d.consumer = c.id and d.lane = here and p_seq = any(d.seqs) limit 1;
   if found then return; end if;
   attempt := 0;
   state := case when c.pattern is not null and (p_key is null or p_key !~ c.pattern) then 'skipped'
@@ -52,14 +53,14 @@ create or replace function headgate.peek(stream text, consumer text, max int def
 returns table (seq bigint, key text, data text, headers jsonb, created_at timestamptz, state text, attempt int, visible_at timestamptz, worker text,
   reason text, last_error text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer);
+declare c headgate.consumer := headgate.find_consumer(stream, consumer); s headgate.stream := headgate.find_stream(stream);
 begin
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.created_at, x.state, x.attempt, x.visible_at, x.worker, x.reason, x.last_error
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
      cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
-     where ($2 is null or m.seq < $2) and ($3 is null or m.seq > $3) and x.state <> 'skipped' and ($4 is null or x.state = any($4))
-     order by m.seq %2$s limit $5 $q$, c.stream, case when newest_first then 'desc' else 'asc' end)
+     where ($2 is null or m.seq < $2) and ($3 is null or m.seq > $3) and x.state <> 'skipped' and ($4 is null or x.state = any($4))%2$s
+     order by m.seq %3$s limit $5 $q$, c.stream, headgate.newest_only(s, 'm'), case when newest_first then 'desc' else 'asc' end)
     using c, before, after, states, max;
 end $$;
 
@@ -73,8 +74,8 @@ begin
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
-     where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2) and ($3 is null or m.key ~ $3)
-     order by m.seq %2$s limit $4 $q$, s.id, case when newest_first then 'desc' else 'asc' end)
+     where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2) and ($3 is null or m.key ~ $3)%2$s
+     order by m.seq %3$s limit $4 $q$, s.id, headgate.newest_only(s, 'm'), case when newest_first then 'desc' else 'asc' end)
     using before, after, pattern, max;
 end $$;
 

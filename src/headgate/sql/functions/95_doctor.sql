@@ -134,7 +134,7 @@ begin
     end if;
     if since is null then
       waits := 'lanes wait';
-      select k.next_at into since from headgate.cursor k where k.consumer = r.id and k.next_at < before order by k.next_at limit 1;
+      select k.next_at into since from headgate.cursor k where k.consumer = r.id and k.next_at < before and k.next_at < 'infinity' order by k.next_at limit 1;
     end if;
     continue when since is null or (since > before and not r.paused);
     if r.paused then

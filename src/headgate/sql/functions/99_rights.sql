@@ -27,7 +27,7 @@ begin
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
            'oldest_unacked', 'segment_bytes', 'kept_by', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
-           'set_channel', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'compact', 'maintain',
+           'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'compact', 'maintain',
            'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
       execute format('grant execute on function %s to %I', f.name, r);

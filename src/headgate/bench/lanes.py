@@ -1,0 +1,101 @@
+"""Lanes by channel and by key: what fairness, idle lanes, many active ones and order by key cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import backlog
+from .bench import Bench
+from .results import Result, compare
+from .sides import Lanes, Read
+
+_WORKERS = 4
+_BATCH = 100
+_CAP = 5
+_CHANNELS_TARGET, _CAPPED_TARGET = 0.2, 0.18
+_IDLE_TARGET = 0.85
+_BUSY = ((1, 1), (10, _WORKERS))  # busy channels, workers: one lane is read by one worker at a time
+_FEW_CHANNELS = 10
+_ACTIVE_BATCH = 10
+_ACTIVE_TARGET = 4.0
+_GROUPED: dict[Read, float | None] = {"read_grouped": 2.0, "read_grouped_head": None}
+
+
+def channels(bench: Bench) -> list[Result]:
+    """The speed when each of many channels gives its share of a batch, over that of a plain consumer."""
+    n = bench.plan.channels
+    places = {
+        "fair": bench.place("headgate", lanes=Lanes("channel", n)),
+        "capped": bench.place("headgate", lanes=Lanes("channel", n, max_concurrency=_CAP)),
+        "plain": bench.place("headgate"),
+    }
+    with bench.made(places):
+        found = bench.rounds(places, bench.consume, _BATCH, _WORKERS)
+    results = []
+    for name, cap, target in (("fair", "none", _CHANNELS_TARGET), ("capped", _CAP, _CAPPED_TARGET)):
+        params: dict[str, int | str] = {"channels": n, "max_concurrency": cap, "batch": _BATCH, "workers": _WORKERS}
+        figures = {"headgate": found[name], "baseline": found["plain"]}
+        results.append(compare("channels", params, figures, unit="msg/s", against="baseline", target=target))
+    return results
+
+
+def idle_lanes(bench: Bench) -> list[Result]:
+    """The speed of busy channels beside idle ones, over that without these.
+
+    The idle ones have only just become so. That is the hard case: maintenance forgets them after a minute.
+    """
+    results = []
+    idle = bench.place("headgate", lanes=Lanes("channel", bench.plan.idle_lanes))
+    alone = bench.place("headgate", spare=True, lanes=Lanes("channel", bench.plan.idle_lanes))
+    with bench.made({"headgate": idle, "baseline": alone}) as made:
+        bench.fill(idle, bench.plan.idle_lanes)
+        bench.drain(idle)
+        for busy, workers in _BUSY:
+            places = {name: replace(place, lanes=Lanes("channel", busy)) for name, place in made.items()}
+            for place in places.values():
+                backlog.tidy(place)
+            found = bench.rounds(places, bench.consume, _BATCH, workers)
+            for place in places.values():
+                bench.drain(place)
+            params: dict[str, int | str] = {
+                "idle": bench.plan.idle_lanes, "busy": busy, "batch": _BATCH, "workers": workers
+            }  # fmt: skip
+            results.append(compare("idle", params, found, unit="msg/s", against="baseline", target=_IDLE_TARGET))
+    return results
+
+
+def active_channels(bench: Bench) -> list[Result]:
+    """How long a receive takes when many channels have work, over that with few."""
+    results = []
+    n = bench.plan.active_channels
+    for workers in (1, _WORKERS):
+        many = bench.place("headgate", lanes=Lanes("channel", n))
+        few = bench.place("headgate", lanes=Lanes("channel", _FEW_CHANNELS))
+        with bench.made({"headgate": many, "baseline": few}) as places:
+            found = bench.rounds(places, bench.receive_time, _ACTIVE_BATCH, workers)
+        params: dict[str, int | str] = {"channels": n, "batch": _ACTIVE_BATCH, "workers": workers}
+        results.append(
+            compare("active", params, found, unit="ms", against="baseline", target=_ACTIVE_TARGET,
+                    target_is="ratio at most")
+        )  # fmt: skip
+    return results
+
+
+def key_lanes(bench: Bench) -> list[Result]:
+    """Messages a second in order of their keys, beside pgmq's reads in order of groups.
+
+    pgmq has two: `read_grouped` fills a batch from as few groups as it can, `read_grouped_head` takes one message of
+    each.
+    """
+    lanes = Lanes("key", bench.plan.keys)
+    places = {"headgate": bench.place("headgate", lanes=lanes)}
+    if bench.server.pgmq_url:
+        places |= {read: bench.place("pgmq_sql", lanes=lanes, read=read) for read in _GROUPED}
+    with bench.made(places):
+        found = bench.rounds(places, bench.consume, _BATCH, _WORKERS)
+    results = []
+    for read, target in _GROUPED.items():
+        figures = {"headgate": found["headgate"]} | ({"pgmq_sql": found[read]} if read in found else {})
+        params: dict[str, int | str] = {"keys": bench.plan.keys, "read": read, "batch": _BATCH, "workers": _WORKERS}
+        results.append(compare("keys", params, figures, unit="msg/s", against="pgmq", target=target))
+    return results

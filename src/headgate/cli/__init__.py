@@ -1,0 +1,26 @@
+"""The command line: thin over the SDK. A module for each noun, and `call.py` for what all commands share.
+
+A command is a function of a Call and its arguments that returns an exit code (None: done).
+"""
+
+from __future__ import annotations
+
+from . import (  # each adds its commands
+    channels,
+    consumers,
+    contexts,
+    dead,
+    messages,
+    operating,
+    receiving,
+    sending,
+    settling,
+    streams,
+)
+from .app import app, main
+from .operating import BENCHMARKS
+
+__all__ = [
+    "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "receiving",
+    "sending", "settling", "streams",
+]  # fmt: skip

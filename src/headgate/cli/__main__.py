@@ -1,0 +1,7 @@
+"""`python -m headgate.cli`."""
+
+import sys
+
+from headgate.cli import main
+
+sys.exit(main())

@@ -1,0 +1,249 @@
+"""What every command has: where its database is, how it answers, and how it asks for what is missing."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+
+import headgate
+
+from . import context_file
+from .complete import consumer_names, context_names, stream_names
+from .curl import SERVER, curl_line
+from .output import Row, facts, plain, say, say_line, say_record, say_table, talk
+
+Function = Callable[..., int | None]
+
+_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
+
+_SHARED = (
+    click.Option(
+        ["--database"], metavar="URL",
+        help="The PostgreSQL database. Default: that of --context, $HEADGATE_DATABASE_URL, the context in use, or the "
+             "private server in ./.headgate.",
+    ),
+    click.Option(
+        ["--context"], metavar="NAME", envvar="HEADGATE_CONTEXT", shell_complete=context_names,
+        help="The database of this name: see `headgate context`.",
+    ),
+)  # fmt: skip
+_JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
+_CURL = click.Option(["--as-curl"], is_flag=True, help="Print the HTTP call as a curl line, and do nothing.")
+
+
+def command(
+    parent: click.Group, name: str, *, curl: bool = False, database: bool = True
+) -> Callable[[Function], click.Command]:
+    """Makes a command of a function whose first argument is the Call.
+
+    `curl`: it has a form as an HTTP call; `database`: it is about one.
+    """
+
+    def decorate(function: Function) -> click.Command:
+        @functools.wraps(function)
+        def run(*, as_json: bool, as_curl: bool = False, **arguments: Any) -> int | None:
+            place = {k: arguments.pop(k) for k in ("database", "context") if database}
+            with Call(as_json, as_curl, **place) as call:
+                return function(call, **arguments)
+
+        made = click.command(name)(run)
+        made.params += [*(_SHARED if database else ()), _JSON, *([_CURL] if curl else ())]
+        parent.add_command(made)
+        return made
+
+    return decorate
+
+
+def stream_argument(function: Function) -> Function:
+    """The argument STREAM."""
+    return click.argument("stream", required=False, metavar="STREAM", shell_complete=stream_names)(function)
+
+
+def consumer_arguments(function: Function) -> Function:
+    """The arguments STREAM and CONSUMER."""
+    consumer = click.argument("consumer", required=False, metavar="CONSUMER", shell_complete=consumer_names)
+    return stream_argument(consumer(function))
+
+
+def options(*groups: tuple[Callable[[Function], Function], ...]) -> Callable[[Function], Function]:
+    """Several options of a command, in this order."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed([o for g in groups for o in g]):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def given(settings: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+class Call:
+    """One run of a command."""
+
+    def __init__(
+        self,
+        as_json: bool,
+        as_curl: bool,
+        *,
+        database: str | None = None,
+        context: str | None = None,
+    ) -> None:
+        if database and context and click.get_current_context().get_parameter_source("context") is not _ENVIRONMENT:
+            raise click.UsageError("--database and --context both say which database")
+        self.json = as_json
+        self.as_curl = as_curl
+        self._database = database
+        self._context = context
+        self._hg: headgate.Headgate | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @property
+    def url(self) -> str | None:
+        """The database; None is the private server."""
+        return context_file.where(self._database, self._context).database
+
+    @property
+    def named_url(self) -> str | None:
+        """The database, if it was said for this run: for what should not happen to the context in use by accident."""
+        return context_file.where(self._database, self._context, in_use=False).database
+
+    @property
+    def hg(self) -> headgate.Headgate:
+        """The database, open."""
+        if self._hg is None:
+            url = self.url
+            embedded = Path(os.environ.get("HEADGATE_EMBEDDED_DIR") or ".headgate")
+            if url is None and not embedded.exists():
+                raise headgate.Error(
+                    "it is not said which database",
+                    hint="give --database URL, `headgate context add` one, or start one here with `headgate up`",
+                )
+            self._hg = self._open.enter_context(headgate.connect(url))
+        return self._hg
+
+    def curl(
+        self,
+        method: str,
+        *path: str | int,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        without: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """With --as-curl prints the call and returns True. `without` are options that no HTTP call can express."""
+        if not self.as_curl:
+            return False
+        for option, value in (without or {}).items():
+            if value:
+                raise click.UsageError(f"{option} has no form as an HTTP call")
+        click.echo(
+            curl_line(context_file.where(self._database, self._context).server or SERVER, method, path, query, body)
+        )
+        return True
+
+    # answers
+
+    def say(self, data: Any, text: str | int | None = None) -> None:
+        """One answer: as JSON, or else as `text` (default: the facts of the record, one a line)."""
+        if self.json:
+            say(plain(data))
+        elif text is not None:
+            say(text)
+        else:
+            say_record(data if isinstance(data, Mapping) else facts(data))
+
+    def say_rows(self, things: Sequence[Any], rows: Sequence[Row], columns: Sequence[str], none: str) -> None:
+        """A list: as JSON, or else in columns; `none` is said when there is nothing in it."""
+        if self.json:
+            say(plain(things))
+        elif rows:
+            say_table(rows, columns)
+        else:
+            talk(none)
+
+    def say_messages(self, messages: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> None:
+        """Messages: one line of JSON for each, so that they can be piped; or else in columns."""
+        if self.json:
+            for m in messages:
+                say_line(m)
+        elif messages:
+            say_table(messages, columns, header=header)
+        else:
+            talk("there are no such messages")
+
+    # questions
+
+    def stream(self, given: str | None) -> str:
+        """The stream, asked for when it is missing."""
+        return given or self._choose("stream", lambda: self.hg.streams())
+
+    def consumer(self, stream: str | None, given: str | None) -> tuple[str, str]:
+        """The stream and the consumer, asked for when they are missing."""
+        chosen = self.stream(stream)
+        return chosen, given or self._choose("consumer", lambda: self.hg.stream(chosen).consumers())
+
+    def ask(self, what: str, *, default: Any = None, type: Any = None, hide: bool = False) -> Any:
+        """A missing argument, asked for on a terminal."""
+        require_terminal(what)
+        return click.prompt(what.lower(), default=default, type=type, err=True, hide_input=hide)
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Asks before something is lost; without a terminal --yes must have been given."""
+        if yes:
+            return
+        if not at_terminal():
+            raise click.UsageError("--yes is needed where nobody can be asked")
+        click.confirm(question, abort=True, err=True)
+
+    def _choose(self, what: str, find: Callable[[], list[str]]) -> str:
+        require_terminal(what)
+        names = find()
+        if not names:
+            raise headgate.Error(f"there is no {what} yet", hint=f"make one with `headgate {what} add`")
+        for number, name in enumerate(names, 1):
+            talk(f"  {number}  {name}")
+        default = names[0] if len(names) == 1 else None
+        return str(click.prompt(f"which {what}", value_proc=one_of(names), default=default, err=True))
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """Takes a name out of a list, or its number in it."""
+
+    def name(value: str) -> str:
+        if value in names:
+            return value
+        if value.isdecimal() and 1 <= int(value) <= len(names):
+            return names[int(value) - 1]
+        raise click.BadParameter(f"{value!r} is none of these")
+
+    return name
+
+
+def at_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def require_terminal(what: str) -> None:
+    """A usage error when nobody can be asked for what is missing."""
+    if not at_terminal():
+        raise click.UsageError(f"Missing argument '{what.upper()}'.")

@@ -1,0 +1,79 @@
+"""`headgate channel`: the channels (or keys) of a consumer, and their limits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+
+import headgate
+
+from . import values
+from .app import app
+from .call import Call, command, consumer_arguments, given
+from .consumers import path
+from .exits import NotThere
+from .output import facts
+
+CHANNEL = click.argument("channel", required=False, metavar="CHANNEL")
+COLUMNS = ("channel", "state", "in_flight", "parked", "max_concurrency", "release_interval", "delivered", "served_at")
+
+
+@app.group("channel")
+def channels() -> None:
+    """Look at and limit the channels of a stream with lanes by channel (or the keys of one with lanes by key)."""
+
+
+@command(channels, "list")
+@consumer_arguments
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="At most so many.")
+def show_all(call: Call, stream: str | None, consumer: str | None, limit: int) -> None:
+    """List the channels of which something is known."""
+    stream, consumer = call.consumer(stream, consumer)
+    found = call.hg.insights.channels(stream, consumer, limit=limit)
+    call.say_rows(found, [facts(c) for c in found], COLUMNS, "nothing is known of any channel")
+
+
+@command(channels, "show", curl=True)
+@consumer_arguments
+@CHANNEL
+def show(call: Call, stream: str | None, consumer: str | None, channel: str | None) -> None:
+    """Show a channel."""
+    stream, consumer = call.consumer(stream, consumer)
+    channel = channel or str(call.ask("channel"))
+    if not call.curl("GET", *path(stream, consumer), "channels", channel):
+        call.say(_find(call, stream, consumer, channel))
+
+
+@command(channels, "set", curl=True)
+@consumer_arguments
+@CHANNEL
+@click.option("--max-concurrency", type=int, help="So many messages in flight; 0 holds the channel back.")
+@click.option("--release-interval", type=values.time, help="One message in this time.")
+def set_limits(
+    call: Call,
+    stream: str | None,
+    consumer: str | None,
+    channel: str | None,
+    max_concurrency: int | None,
+    release_interval: timedelta | None,
+) -> None:
+    """Limit a channel. A limit that is left out is the consumer's own."""
+    stream, consumer = call.consumer(stream, consumer)
+    channel = channel or str(call.ask("channel"))
+    limits = {"max_concurrency": max_concurrency, "release_interval": release_interval}
+    if call.curl("PUT", *path(stream, consumer), "channels", channel, body=given(limits)):
+        return
+    call.hg.stream(stream).consumer(consumer).set_channel(
+        channel, max_concurrency=max_concurrency, release_interval=release_interval
+    )
+    call.say({"channel": channel, **limits}, channel)
+
+
+def _find(call: Call, stream: str, consumer: str, channel: str) -> headgate.ChannelInfo:
+    for found in call.hg.insights.channels(stream, consumer, channel):
+        return found
+    raise NotThere(
+        f"nothing is known of the channel {channel!r} of {stream}/{consumer}",
+        hint="it has no messages waiting and no limits of its own; `headgate channel list` shows those that have",
+    )

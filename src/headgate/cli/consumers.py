@@ -1,0 +1,167 @@
+"""`headgate consumer`: consumers, their settings and positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import values
+from .app import app
+from .call import Call, command, consumer_arguments, given, options, stream_argument
+from .output import about
+
+ORDERS = click.Choice(["none", "key"])
+
+NEW = (
+    click.option(
+        "--order", type=ORDERS, default="none", show_default=True,
+        help="key: hand out a message only once the earlier ones of its key are done.",
+    ),
+    click.option(
+        "--start", default="beginning", show_default=True, metavar="POSITION",
+        help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z.",
+    ),
+    click.option("--leased", is_flag=True, default=None, help="Give each lane to one worker at a time."),
+)  # fmt: skip
+SETTINGS = (
+    click.option(
+        "--filter", multiple=True, metavar="PATTERN", help="Keys to keep, such as `orders.*.created` or `orders.>`."
+    ),
+    click.option("--ack-wait", type=values.time, help="How long a worker may take for a message. Default: 30s."),
+    click.option("--max-deliver", type=int, help="Make it a dead letter after so many attempts."),
+    click.option("--max-ack-pending", type=int, help="So many messages in flight, over all workers."),
+    click.option(
+        "--backoff", type=values.backoff, help="How long a failed message waits: seconds, a list, or an object."
+    ),
+    click.option("--max-concurrency", type=int, help="So many messages of a channel or key in flight."),
+    click.option("--release-interval", type=values.time, help="One message of a channel or key in this time."),
+    click.option("--lease-time", type=values.time, help="How often a worker with leases must be seen."),
+)
+CLEARABLE = ("filter", "max_deliver", "max_ack_pending", "backoff", "max_concurrency", "release_interval")
+
+
+@app.group("consumer")
+def consumers() -> None:
+    """Make, list, change, move and remove consumers."""
+
+
+def path(stream: str, consumer: str) -> tuple[str, ...]:
+    """The consumer in the HTTP API."""
+    return ("streams", stream, "consumers", consumer)
+
+
+def wanted(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that were given."""
+    return given({**settings, "filter": list(settings["filter"]) or None})
+
+
+@command(consumers, "add", curl=True)
+@stream_argument
+@click.argument("name", required=False, metavar="NAME")
+@options(NEW, SETTINGS)
+@click.option("--if-not-exists", is_flag=True, help="Leave a consumer of this name as it is.")
+def add(call: Call, stream: str | None, name: str | None, if_not_exists: bool, **settings: Any) -> None:
+    """Make a consumer of a stream."""
+    stream = call.stream(stream)
+    if name is None:  # guided
+        name = call.ask("name")
+        pattern = call.ask("filter", default="all keys") if not settings["filter"] else None
+        settings["filter"] = settings["filter"] or ([pattern] if pattern != "all keys" else [])
+        settings["order"] = call.ask("order", default=settings["order"], type=ORDERS)
+        settings["ack_wait"] = call.ask("ack wait", default=settings["ack_wait"] or "30s", type=values.time)
+    chosen = wanted(settings)
+    leave = {"if_not_exists": True} if if_not_exists else {}
+    if call.curl("POST", "streams", stream, "consumers", body={"name": name, **chosen, **leave}):
+        return
+    call.hg.stream(stream).consumer(name, create=True, exist_ok=if_not_exists, **chosen)
+    call.say(call.hg.insights.consumer(stream, name), name)
+
+
+@command(consumers, "list", curl=True)
+@click.argument("stream", required=False, metavar="[STREAM]")
+def show_all(call: Call, stream: str | None) -> None:
+    """List the consumers of a stream, or of all streams."""
+    if call.as_curl:
+        stream = call.stream(stream)
+    if call.curl("GET", "streams", str(stream), "consumers"):
+        return
+    found = call.hg.insights.consumers(stream)
+    columns = ("stream", "name", "lag", "in_flight", "parked", "dead", "rate", "oldest_unacked", "paused")
+    rows = [{**{c: getattr(k, c) for c in columns}, "lag": about(k.lag, k.exact)} for k in found]
+    call.say_rows(found, rows, columns, "there are no consumers yet")
+
+
+@command(consumers, "show", curl=True)
+@consumer_arguments
+def show(call: Call, stream: str | None, consumer: str | None) -> None:
+    """Show a consumer: its settings and how far it is."""
+    stream, consumer = call.consumer(stream, consumer)
+    if not call.curl("GET", *path(stream, consumer)):
+        call.say(call.hg.insights.consumer(stream, consumer))
+
+
+@command(consumers, "edit", curl=True)
+@consumer_arguments
+@options(SETTINGS)
+@click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
+def edit(call: Call, stream: str | None, consumer: str | None, clear: tuple[str, ...], **settings: Any) -> None:
+    """Change settings of a consumer."""
+    stream, consumer = call.consumer(stream, consumer)
+    changed = wanted(settings)
+    if not changed and not clear:
+        raise click.UsageError("no setting was given")
+    if call.curl("PATCH", *path(stream, consumer), body={**changed, **dict.fromkeys(clear)}):
+        return
+    call.hg.stream(stream).consumer(consumer).alter(**changed, clear=clear)
+    call.say(call.hg.insights.consumer(stream, consumer))
+
+
+@command(consumers, "remove", curl=True)
+@consumer_arguments
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(call: Call, stream: str | None, consumer: str | None, yes: bool) -> None:
+    """Remove a consumer and its progress. Its dead letters stay."""
+    stream, consumer = call.consumer(stream, consumer)
+    if call.curl("DELETE", *path(stream, consumer)):
+        return
+    found = call.hg.stream(stream).consumer(consumer)
+    call.confirm(f"remove the consumer {consumer} of {stream} and its progress?", yes)
+    found.drop()
+    call.say({"removed": consumer}, consumer)
+
+
+@command(consumers, "pause", curl=True)
+@consumer_arguments
+def pause(call: Call, stream: str | None, consumer: str | None) -> None:
+    """Hand out nothing until it is resumed."""
+    stream, consumer = call.consumer(stream, consumer)
+    if not call.curl("POST", *path(stream, consumer), "pause"):
+        call.hg.stream(stream).consumer(consumer).pause()
+        call.say({"paused": True}, consumer)
+
+
+@command(consumers, "resume", curl=True)
+@consumer_arguments
+def resume(call: Call, stream: str | None, consumer: str | None) -> None:
+    """Hand out messages again."""
+    stream, consumer = call.consumer(stream, consumer)
+    if not call.curl("POST", *path(stream, consumer), "resume"):
+        call.hg.stream(stream).consumer(consumer).resume()
+        call.say({"paused": False}, consumer)
+
+
+@command(consumers, "seek", curl=True)
+@consumer_arguments
+@click.argument("position", required=False, metavar="POSITION")
+def seek(call: Call, stream: str | None, consumer: str | None, position: str | None) -> None:
+    """Move a consumer to the beginning, the end, a seq or a time.
+
+    What was in flight or parked is forgotten, and what lies behind the position comes again.
+    """
+    stream, consumer = call.consumer(stream, consumer)
+    position = position or str(call.ask("position", default="beginning"))
+    to = int(position) if position.isdecimal() else position
+    if not call.curl("POST", *path(stream, consumer), "seek", body={"to": to}):
+        call.hg.stream(stream).consumer(consumer).seek(to)
+        call.say({"position": to}, to)

@@ -1,0 +1,102 @@
+"""Looking at messages: `headgate message` and `headgate peek`."""
+
+from __future__ import annotations
+
+import click
+
+from headgate.types import State
+
+from .app import app
+from .call import Call, command, consumer_arguments, given, options, stream_argument
+from .consumers import path
+from .exits import NOTHING, NotThere
+from .output import facts, plain, say_table
+
+STATES = click.Choice(["available", "delivered", "parked", "done"])
+RANGE = (
+    click.option("-n", "--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many."),
+    click.option("--newest", is_flag=True, help="The newest first."),
+    click.option("--before", type=int, metavar="SEQ", help="Only those before this seq."),
+    click.option("--after", type=int, metavar="SEQ", help="Only those after this seq."),
+)
+
+
+@app.group("message")
+def messages() -> None:
+    """Look at the messages of a stream, whoever has read them."""
+
+
+def order(newest: bool) -> str:
+    """As the HTTP API says it."""
+    return "seq_desc" if newest else "seq_asc"
+
+
+@command(messages, "list", curl=True)
+@stream_argument
+@options(RANGE)
+@click.option("--filter", "pattern", metavar="PATTERN", help="Only keys like `orders.*.created` or `orders.>`.")
+def show_all(
+    call: Call, stream: str | None, limit: int, newest: bool, before: int | None, after: int | None, pattern: str | None
+) -> int | None:
+    """List messages. With --json each is a line that `headgate send STREAM -` takes."""
+    stream = call.stream(stream)
+    query = {"limit": limit, "sort": order(newest), "key_pattern": pattern, "before": before, "after": after}
+    if call.curl("GET", "streams", stream, "messages", query=given(query)):
+        return None
+    found = call.hg.insights.messages(
+        stream, limit, newest_first=newest, filter=pattern, before=before, after=after
+    )  # fmt: skip
+    call.say_messages([facts(m) for m in found], ("seq", "created_at", "key", "data"))
+    return None if found else NOTHING
+
+
+@command(messages, "show", curl=True)
+@stream_argument
+@click.argument("seq", required=False, type=int, metavar="SEQ")
+def show(call: Call, stream: str | None, seq: int | None) -> None:
+    """Show a message, and its state for each consumer."""
+    stream = call.stream(stream)
+    seq = call.ask("seq", type=int) if seq is None else seq
+    if call.curl("GET", "streams", stream, "messages", seq):
+        return
+    found = call.hg.insights.messages(stream, 1, after=seq - 1, before=seq + 1)
+    if not found:
+        raise NotThere(
+            f"stream {stream!r} has no message {seq}",
+            hint="it was removed, replaced or never committed; `headgate message list` shows what there is",
+        )
+    states = call.hg.insights.message(stream, seq)
+    if call.json:
+        call.say({**plain(found[0]), "consumers": states})
+        return
+    call.say(found[0])
+    if states:
+        click.echo()
+        say_table([facts(s) for s in states], ("consumer", "state", "attempt", "visible_at", "worker", "last_error"))
+
+
+@command(app, "peek", curl=True)
+@consumer_arguments
+@options(RANGE)
+@click.option("--state", "states", type=STATES, multiple=True, help="Only messages in this state.")
+def peek(
+    call: Call,
+    stream: str | None,
+    consumer: str | None,
+    limit: int,
+    newest: bool,
+    before: int | None,
+    after: int | None,
+    states: tuple[State, ...],
+) -> int | None:
+    """Look at messages and their state for a consumer, without any effect."""
+    stream, consumer = call.consumer(stream, consumer)
+    query = given({"limit": limit, "sort": order(newest), "before": before, "after": after})
+    if call.curl("GET", *path(stream, consumer), "messages", query=query, without={"--state": states}):
+        return None
+    found = call.hg.insights.peek(
+        stream, consumer, limit, newest_first=newest, states=list(states) or None, before=before, after=after
+    )
+    columns = ("seq", "state", "attempt", "visible_at", "key", "data")
+    call.say_messages([facts(m) for m in found], columns)
+    return None if found else NOTHING

@@ -1,0 +1,121 @@
+"""What is printed: stdout is data, stderr is talk."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+Row = Mapping[str, Any]
+
+
+def say(data: Any) -> None:
+    """Prints data: JSON, unless it is text or a number."""
+    click.echo(data if isinstance(data, (str, int)) else json.dumps(plain(data), indent=2, ensure_ascii=False))
+
+
+def say_line(data: Any) -> None:
+    """Prints data as one line of JSON."""
+    click.echo(json.dumps(plain(data), separators=(",", ":"), ensure_ascii=False))
+
+
+def talk(line: str) -> None:
+    """Says something to whoever sits there."""
+    click.echo(line, err=True)
+
+
+def plain(value: Any) -> Any:
+    """What JSON can express: times as ISO 8601, lengths of time as seconds, bytes as base64."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(fact) for name, fact in facts(value).items()}
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds == int(seconds) else seconds
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return value
+
+
+def facts(thing: Any) -> dict[str, Any]:
+    """The fields of a dataclass."""
+    return {f.name: getattr(thing, f.name) for f in fields(thing)}
+
+
+def say_table(rows: Iterable[Row], columns: Sequence[str], *, header: bool = True) -> None:
+    """Prints rows in columns. On a terminal the last column is cut where the line ends."""
+    cells = [[shown(row.get(c)) for c in columns] for row in rows]
+    numbers = {i for i in range(len(columns)) if cells and all(_is_number(row.get(columns[i])) for row in rows)}
+    lines = [[c.upper() for c in columns], *cells] if header else cells
+    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in lines:
+        padded = [c.rjust(w) if i in numbers else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
+        click.echo("  ".join(padded).rstrip()[:limit])
+
+
+def say_record(record: Row) -> None:
+    """Prints one thing, a line for each of its facts."""
+    width = max(map(len, record), default=0)
+    for name, value in record.items():
+        click.echo(f"{name.ljust(width)}  {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value as people read it, safe for a terminal: what a producer sent must not move the cursor or worse."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, datetime):
+        return value.astimezone().isoformat(" ", "seconds")
+    if isinstance(value, timedelta):
+        return length(value)
+    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+    if isinstance(value, bytes):
+        text = plain(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def length(value: timedelta) -> str:
+    """A length of time as the options take it: 30s, 1.5h, 7d."""
+    seconds = value.total_seconds()
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size and seconds * 10 % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds * 1000:g}ms"
+
+
+def size(value: int | None) -> str:
+    """Bytes as people read them."""
+    if value is None:
+        return "-"
+    amount, unit = float(value), "B"
+    for bigger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, bigger
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+
+
+def about(count: int, exact: bool) -> str:
+    """A count, and whether it is an estimate."""
+    return str(count) if exact else f"~{count}"
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))

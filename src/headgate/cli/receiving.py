@@ -1,0 +1,79 @@
+"""`headgate receive`: messages of a consumer, as lines."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+import headgate
+
+from . import values
+from .app import app
+from .call import Call, command, consumer_arguments, given
+from .consumers import path
+from .exits import NOTHING
+from .output import talk
+
+FIELDS = ("ack_id", "seq", "key", "data", "headers", "channel", "attempt", "created_at")
+FOLLOWED = 100  # messages that --follow takes at once, and
+POLL = 5.0  # how long it waits in one call: Ctrl-C ends it at once all the same
+
+
+@command(app, "receive", curl=True)
+@consumer_arguments
+@click.option(
+    "-n", "--batch-size", type=click.IntRange(1, 1000), help="At most so many. Default: 1, or with --follow 100."
+)
+@click.option("--wait", type=values.time, default="0s", help="Wait so long for the first message.")
+@click.option("--ack", is_flag=True, help="Ack messages once they are printed.")
+@click.option("--follow", is_flag=True, help="Go on until interrupted.")
+@click.option("--worker", help="The worker's name, shown while messages are with it.")
+def receive(
+    call: Call,
+    stream: str | None,
+    consumer: str | None,
+    batch_size: int | None,
+    wait: timedelta,
+    ack: bool,
+    follow: bool,
+    worker: str | None,
+) -> int | None:
+    """Receive messages, and print them: with --json, one a line.
+
+    Unless --ack is given they are with you until the consumer's ack_wait has passed: `headgate ack` them before.
+    """
+    stream, consumer = call.consumer(stream, consumer)
+    query = given({"batch_size": batch_size or 1, "wait": wait or None, "worker": worker})
+    without = {"--ack": ack, "--follow": follow}
+    if call.curl("GET", *path(stream, consumer), "receive", query=query, without=without):
+        return None
+    reader = call.hg.stream(stream).consumer(consumer)
+    if not follow:
+        found = reader.receive(batch_size or 1, wait=wait.total_seconds(), worker=worker)
+        _hand_over(call, reader, found, ack=ack, header=True)
+        return None if found else NOTHING
+    header = True
+    while True:
+        found = reader.receive(batch_size or FOLLOWED, wait=POLL, worker=worker)
+        if found:
+            _hand_over(call, reader, found, ack=ack, header=header)
+            header = False
+
+
+def _hand_over(
+    call: Call, reader: headgate.Consumer, found: list[headgate.Message], *, ack: bool, header: bool
+) -> None:
+    """Prints messages, and acks them if so asked: only then, so that none is lost when nobody reads our output."""
+    try:
+        call.say_messages([_row(m) for m in found], ("ack_id", "seq", "attempt", "key", "data"), header=header)
+    except BrokenPipeError:
+        reader.release(found)
+        raise
+    if ack and found and (late := reader.ack(found).stale):
+        talk(f"{late} acks came too late: the messages will be delivered again")
+
+
+def _row(m: headgate.Message) -> dict[str, Any]:
+    return {name: getattr(m, name) for name in FIELDS}

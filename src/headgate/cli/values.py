@@ -1,0 +1,53 @@
+"""Values as they are written on the command line. The names of these functions are what the usage lines say."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from typing import Any
+
+import click
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def time(value: Any) -> timedelta:
+    """A length of time: 30 (seconds), 500ms, 1.5h, 7d."""
+    if isinstance(value, timedelta):
+        return value
+    match = re.fullmatch(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d|w)?", str(value).strip())
+    seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else -1
+    if not 0 <= seconds <= 1e9:
+        raise click.BadParameter(f"{value!r} is not a length of time; write 30s, 500ms, 5m, 2h or 7d")
+    return timedelta(seconds=seconds)
+
+
+def size(value: Any) -> int:
+    """A number of bytes: 1000000, 512M, 10GB (powers of 1024)."""
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+    if not match:
+        raise click.BadParameter(f"{value!r} is not a number of bytes; write 1000000, 512MB or 10GB")
+    number = float(match[1]) if "." in match[1] else int(match[1])
+    return int(number * 1024 ** _POWERS[match[2]])
+
+
+def headers(value: Any) -> Any:
+    """A message's headers."""
+    return _json(value, (dict,), '\'{"trace": "abc"}\'')
+
+
+def backoff(value: Any) -> Any:
+    """How long a failed message waits: seconds, a list of seconds, or an object."""
+    return _json(value, (int, float, list, dict), '10, [1,10,60] or \'{"first":1,"factor":2,"max":300}\'')
+
+
+def _json(value: Any, kinds: tuple[type, ...], example: str) -> Any:
+    try:
+        found = json.loads(str(value))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, kinds) or isinstance(found, bool):
+        raise click.BadParameter(f"{value!r} is not possible; write for example {example}")
+    return found

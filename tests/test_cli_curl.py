@@ -1,0 +1,157 @@
+"""--as-curl: each line is a call of the HTTP API, and nothing happens."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+
+import click
+import pytest
+from command_line import CommandLine
+
+import headgate
+from headgate.cli import app
+
+# the routes of the HTTP API that commands stand for; {} is a name or number
+ROUTES = {
+    ("POST", "streams"), ("GET", "streams"), ("GET", "streams/{}"), ("PATCH", "streams/{}"), ("DELETE", "streams/{}"),
+    ("POST", "streams/{}/messages"), ("GET", "streams/{}/messages"), ("GET", "streams/{}/messages/{}"),
+    ("POST", "streams/{}/consumers"), ("GET", "streams/{}/consumers"), ("GET", "streams/{}/consumers/{}"),
+    ("PATCH", "streams/{}/consumers/{}"), ("DELETE", "streams/{}/consumers/{}"),
+    ("GET", "streams/{}/consumers/{}/receive"), ("POST", "streams/{}/consumers/{}/ack"),
+    ("POST", "streams/{}/consumers/{}/nack"), ("POST", "streams/{}/consumers/{}/extend"),
+    ("GET", "streams/{}/consumers/{}/messages"), ("POST", "streams/{}/consumers/{}/seek"),
+    ("POST", "streams/{}/consumers/{}/pause"), ("POST", "streams/{}/consumers/{}/resume"),
+    ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
+    ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
+    ("POST", "streams/{}/consumers/{}/dead/redrive"),
+}  # fmt: skip
+
+# command -> method, path with query, body
+CALLS: dict[str, tuple[str, str, object]] = {
+    "stream add s --lanes 4 --retain-up-to 7d": (
+        "POST", "/api/streams", {"name": "s", "lanes": 4, "lane_by": "hash", "retain_up_to_ms": 604800000},
+    ),
+    "stream add s --if-not-exists": (
+        "POST", "/api/streams", {"name": "s", "lanes": 16, "lane_by": "hash", "if_not_exists": True},
+    ),
+    "stream list": ("GET", "/api/streams", None),
+    "stream show s": ("GET", "/api/streams/s", None),
+    "stream edit s --max-storage 1GB --clear retain_up_to": (
+        "PATCH", "/api/streams/s", {"max_storage": 1 << 30, "retain_up_to_ms": None},
+    ),
+    "stream remove s": ("DELETE", "/api/streams/s", None),
+    "consumer add s c --order key --filter a.> --ack-wait 1m": (
+        "POST", "/api/streams/s/consumers",
+        {"name": "c", "order": "key", "start": "beginning", "filter": ["a.>"], "ack_wait_ms": 60000},
+    ),
+    "consumer list s": ("GET", "/api/streams/s/consumers", None),
+    "consumer show s c": ("GET", "/api/streams/s/consumers/c", None),
+    "consumer edit s c --max-deliver 3 --clear filter": (
+        "PATCH", "/api/streams/s/consumers/c", {"max_deliver": 3, "filter": None},
+    ),
+    "consumer remove s c": ("DELETE", "/api/streams/s/consumers/c", None),
+    "consumer pause s c": ("POST", "/api/streams/s/consumers/c/pause", None),
+    "consumer resume s c": ("POST", "/api/streams/s/consumers/c/resume", None),
+    "consumer seek s c 17": ("POST", "/api/streams/s/consumers/c/seek", {"to": 17}),
+    "consumer seek s c end": ("POST", "/api/streams/s/consumers/c/seek", {"to": "end"}),
+    """send s '{"a": "it'"'"'s"}' --key k --delay 1.5 --id i --channel ch""": (
+        "POST", "/api/streams/s/messages",
+        {"messages": [{"key": "k", "data": {"a": "it's"}, "channel": "ch", "delay_ms": 1500, "id": "i"}]},
+    ),
+    "send s -": ("POST", "/api/streams/s/messages", {"messages": [{"data": 1}, {"key": "k", "data": "$HOME `id`"}]}),
+    "message list s --newest --filter a.* --before 9 --after 3": (
+        "GET", "/api/streams/s/messages?limit=10&sort=seq_desc&key_pattern=a.%2A&before=9&after=3", None,
+    ),
+    "message show s 5": ("GET", "/api/streams/s/messages/5", None),
+    "receive s c -n 10 --wait 5s --worker w": (
+        "GET", "/api/streams/s/consumers/c/receive?batch_size=10&wait_ms=5000&worker=w", None,
+    ),
+    "ack s c 1.2.3 4.5.6": ("POST", "/api/streams/s/consumers/c/ack", {"ack_ids": ["1.2.3", "4.5.6"]}),
+    "nack s c 1.2.3 --delay 30s --error oops": (
+        "POST", "/api/streams/s/consumers/c/nack", {"ack_ids": ["1.2.3"], "delay_ms": 30000, "error": "oops"},
+    ),
+    "extend s c 1.2.3 --by 1m": ("POST", "/api/streams/s/consumers/c/extend", {"ack_ids": ["1.2.3"], "by_ms": 60000}),
+    "peek s c --newest": ("GET", "/api/streams/s/consumers/c/messages?limit=10&sort=seq_desc", None),
+    "channel show s c 'acme / co'": ("GET", "/api/streams/s/consumers/c/channels/acme%20%2F%20co", None),
+    "channel set s c acme --max-concurrency 5 --release-interval 200ms": (
+        "PUT", "/api/streams/s/consumers/c/channels/acme", {"max_concurrency": 5, "release_interval_ms": 200},
+    ),
+    "dead list s c": ("GET", "/api/streams/s/consumers/c/dead?limit=100", None),
+    "dead redrive s c 1 2": ("POST", "/api/streams/s/consumers/c/dead/redrive", {"seqs": [1, 2]}),
+    "dead redrive s c --all": ("POST", "/api/streams/s/consumers/c/dead/redrive", {}),
+    "dead purge s c 1 2": ("DELETE", "/api/streams/s/consumers/c/dead", {"seqs": [1, 2]}),
+}  # fmt: skip
+
+LINES = '{"data": 1}\n{"data": "$HOME `id`", "key": "k", "seq": 5}\n'
+
+
+def words(line: str) -> list[str]:
+    """What curl is given when a shell runs the line: a function in its place prints it."""
+    script = "curl() { printf '%s\\0' \"$@\"; }\n" + line
+    environment = {"HEADGATE_TOKEN": "a secret", "PATH": "/usr/bin:/bin", "HOME": "/nowhere"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
+
+
+def route(path: str) -> str:
+    """A path as API.md writes it."""
+    bare = path.partition("?")[0].removeprefix("/api/")
+    return re.sub(r"(streams|consumers|channels|messages)/[^/]+", r"\1/{}", bare)
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_the_line(run: CommandLine, command: str) -> None:
+    method, path, body = CALLS[command]
+    done = run(*shlex.split(command), "--as-curl", input=LINES)
+    assert (done.code, done.err) == (0, "")
+    assert shlex.split(done.out)[:4] == ["curl", "-sS", "-X", method]
+    given = words(done.out)
+    assert given[3] == f"http://localhost:7376{path}"
+    assert given[4:6] == ["-H", "Authorization: Bearer a secret"]
+    assert "a secret" not in done.out
+    if body is None:
+        assert len(given) == 6
+    else:
+        assert given[6:9] == ["-H", "Content-Type: application/json", "--data-binary"]
+        assert json.loads(given[9]) == body
+    assert (method, route(path)) in ROUTES
+
+
+def test_every_route_has_a_command() -> None:
+    assert {(method, route(path)) for method, path, _ in CALLS.values()} == ROUTES
+
+
+def test_every_command_that_has_the_option_is_here() -> None:
+    def names(group: click.Group, before: str = "") -> set[str]:
+        found = set()
+        for name, command in group.commands.items():
+            if isinstance(command, click.Group):
+                found |= names(command, f"{before}{name} ")
+            elif any(p.name == "as_curl" for p in command.params):
+                found.add(before + name)
+        return found
+
+    assert {n for n in names(app) if not any(c.startswith(n) for c in CALLS)} == set()
+
+
+def test_nothing_happens(run: CommandLine, hg: headgate.Headgate) -> None:
+    assert run("stream", "add", "s", "--as-curl").code == 0
+    assert hg.streams() == []
+
+
+def test_no_database_is_needed(run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_DATABASE_URL", "postgresql://127.0.0.1:1/none")
+    assert run("receive", "s", "c", "--as-curl").code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["receive s c --follow", "receive s c --ack", "peek s c --state parked"],
+)  # fmt: skip
+def test_what_no_call_can_express(run: CommandLine, command: str) -> None:
+    done = run(*command.split(), "--as-curl")
+    assert (done.code, done.out) == (2, "")
+    assert "has no form as an HTTP call" in done.err
