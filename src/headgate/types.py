@@ -46,6 +46,13 @@ class StreamInfo:
     retain_at_least: timedelta | None
     max_storage: int | None
     is_full: bool
+    lane_by: LaneBy
+    one_message_per_key: bool
+    process_unmodified: bool
+    segment_rows: int
+    segment_bytes: int
+    segment_age: timedelta | None
+    compact_every: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,10 @@ class ConsumerInfo:
     rate: float
     created_at: datetime
     lost: int
+    max_concurrency: int | None
+    release_interval: timedelta | None
+    leased: bool
+    lease_time: timedelta
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ create view headgate.streams as
 select s.name, s.lanes, f.messages, f.exact, f.bytes, f.oldest, f.newest, f.last_seq, f.rate, s.dedup_window, s.max_message_bytes,
        (select count(*) from headgate.consumer c where c.stream = s.id) as consumers,
        (select d.name from headgate.stream d where d.id = s.dead_of) as dead_of, s.created_at,
-       s.retain, s.retain_up_to, s.retain_at_least, s.max_storage, s.is_full
+       s.retain, s.retain_up_to, s.retain_at_least, s.max_storage, s.is_full, s.lane_by, s.one_message_per_key, s.process_unmodified,
+       s.segment_rows, s.segment_bytes, s.segment_age, s.compact_every
   from headgate.stream s cross join lateral headgate.stream_facts(s.id) f;
 
 create view headgate.consumers as
@@ -15,7 +16,8 @@ create view headgate.consumers as
 select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else 'none' end as "order", c.ack_wait, c.max_deliver,
        c.max_ack_pending, c.backoff, c.paused, u.count as unread, u.exact, d.in_flight, p.parked, p.dead,
        u.count + d.in_flight + p.parked as lag, d.oldest_delivery, headgate.oldest_unacked(c) as oldest_unacked, headgate.floor_of(c) as floor, k.delivered, k.rate, c.created_at,
-       (select coalesce(sum(l.messages), 0)::bigint from headgate.loss l where l.consumer = c.id) as lost
+       (select coalesce(sum(l.messages), 0)::bigint from headgate.loss l where l.consumer = c.id) as lost,
+       c.max_concurrency, c.release_interval, c.leased, c.lease_time
   from headgate.consumer c join headgate.stream s on s.id = c.stream
  cross join lateral headgate.unread_count(c) u
  cross join lateral (select coalesce(sum(cardinality(d.seqs)), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
