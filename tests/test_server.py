@@ -56,6 +56,7 @@ class TestStreams:
         made = http.post("/api/streams", json=body)
         assert made.status_code == 201
         assert data(made)["retain_up_to_ms"] == 60_000
+        assert (data(made)["lane_by"], data(made)["compact_every_ms"]) == ("hash", 1_800_000)
         assert error(http.post("/api/streams", json=body), 409) == "stream_exists"
         assert data(http.post("/api/streams", json={**body, "if_not_exists": True}))["lanes"] == 3
         assert "life" in [s["name"] for s in data(http.get("/api/streams"))]

@@ -39,6 +39,13 @@ class Stream(Struct):
     retain_at_least_ms: int | None
     max_storage: int | None
     is_full: bool
+    lane_by: str
+    one_message_per_key: bool
+    process_unmodified: bool
+    segment_rows: int
+    segment_bytes: int
+    segment_age_ms: int | None
+    compact_every_ms: int | None
 
     @classmethod
     def of(cls, info: StreamInfo) -> Stream:
@@ -155,6 +162,10 @@ class Consumer(Struct):
     rate: float | None
     created_at: datetime
     lost: int
+    max_concurrency: int | None
+    release_interval_ms: int | None
+    leased: bool
+    lease_time_ms: int | None
 
     @classmethod
     def of(cls, info: ConsumerInfo) -> Consumer:
@@ -284,7 +295,10 @@ def facts(info: Any) -> dict[str, Any]:
     return found
 
 
-_TIMES = {"dedup_window", "retain_up_to", "retain_at_least", "ack_wait", "release_interval"}
+_TIMES = {
+    "dedup_window", "retain_up_to", "retain_at_least", "segment_age", "compact_every",
+    "ack_wait", "release_interval", "lease_time",
+}  # fmt: skip
 
 
 def milliseconds(value: timedelta) -> int:
