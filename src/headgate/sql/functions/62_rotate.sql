@@ -150,7 +150,7 @@ begin
     -- lanes without a cursor that no other such transaction has just made, and idle ones
     select array_agg(x.lane), array_agg(x.name) into lanes, names from (
       select u.lane, u.name from unnest(lanes, names) u (lane, name)
-       where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_base >= g.to_base))
+       where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_tick = g.to_tick))
          and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int) limit few) x;
   end if;
   if lanes is not null then
@@ -161,7 +161,7 @@ begin
       select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(known) u (lane) cross join lateral (
         select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h;
       update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
-       where k.ctid = any(places) and k.to_base < g.to_base and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
+       where k.ctid = any(places) and (few is not null or k.to_base < g.to_base) and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
       if few is null and cardinality(held) < cardinality(known) then
         insert into headgate.wake (consumer, lane) select c.id, u.lane from (select unnest(known) except select unnest(held)) u (lane);
       end if;
@@ -198,7 +198,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; t1 timestamptz; behind boolean; is_limited boolean; is_first boolean := true;
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true;
 {opening}
   is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
   if cardinality(acks) > 0 then
@@ -236,14 +236,21 @@ declare
   if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
   select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
   loop
+    -- The gatherer stands only on public ticks, whose ids say which is the later one. While somebody's transaction keeps new ones from
+    -- being made, a few lanes are woken past it.
+    public := newest;
+    if newest.id <> newest.base then public := headgate.newest_tick({stream}); end if;
     loop  -- of a large backlog all lanes are to be known before one of them is served
-      select k.pos < k.to_hi or k.to_tick <> newest.id or k.late is not null, k.pos, k.to_tick into behind, g_pos, g_tick from headgate.cursor k
+      select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick into behind, g_pos, g_tick from headgate.cursor k
        where k.consumer = c.id and k.lane = -1;
-      exit when not behind or (open and busy);
-      perform headgate.gather_{stream}(c, newest, t0, case when open then want end);
-      exit when open or clock_timestamp() > t0 + interval '300 milliseconds'
+      exit when open or not behind;
+      perform headgate.gather_{stream}(c, public, t0, null);
+      exit when clock_timestamp() > t0 + interval '300 milliseconds'
         or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and k.pos = g_pos and k.to_tick = g_tick);
     end loop;
+    if not busy and (open or (public.id <> newest.id and public.at < t0 - interval '1 second')) then
+      perform headgate.gather_{stream}(c, newest, t0, want);
+    end if;
     t1 := clock_timestamp();
     -- A lane costs more than a message, so that in batches of 50 and more each lane gives up to four, if it has them.
     -- What is held stays where it is: the statements below find the rows again by their place, which is cheaper than carrying them along.
