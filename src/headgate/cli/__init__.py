@@ -16,11 +16,12 @@ from . import (  # each adds its commands
     sending,
     settling,
     streams,
+    tokens,
 )
 from .app import app, main
 from .operating import BENCHMARKS
 
 __all__ = [
     "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "receiving",
-    "sending", "settling", "streams",
+    "sending", "settling", "streams", "tokens",
 ]  # fmt: skip

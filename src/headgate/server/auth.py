@@ -7,7 +7,6 @@ shown once, when the token is made, and never stored or logged.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import os
 import re
@@ -21,6 +20,7 @@ from .. import statements
 from ..aio import AsyncHeadgate
 from ..connections import Array
 from ..encoding import interval
+from ..tokens import digest, new_token
 from .errors import Problem
 from .routing import Scope
 
@@ -80,7 +80,7 @@ class Tokens:
         if until < self._clock():
             stored, caller = await self._look_once(id)
         # a token that does not exist takes the same way
-        if not hmac.compare_digest(stored or bytes(32), _digest(secret)) or caller is None:
+        if not hmac.compare_digest(stored or bytes(32), digest(secret)) or caller is None:
             raise _unauthorized("this token is not valid")
         return caller
 
@@ -115,11 +115,11 @@ class Tokens:
         lifetime: float | None = None,
     ) -> tuple[str, str]:
         """Makes a token; returns its id and the token itself, which nobody can ask for again."""
-        id, secret = "hg_" + secrets.token_hex(8), secrets.token_urlsafe(32)
+        made = new_token()
         patterns = None if streams is None else Array(streams)
-        params = (id, name, _digest(secret), Array(scopes), patterns, rate_limit, interval(lifetime))
+        params = (made.id, name, made.digest, Array(scopes), patterns, rate_limit, interval(lifetime))
         await self._hg.run(statements.CREATE_TOKEN, params)
-        return id, f"{id}.{secret}"
+        return made.id, made.text
 
     async def first_admin(self, file: Path) -> bool:
         """Has a working admin token in the file; True when it had to be made. Only the file's owner can read it."""
@@ -148,10 +148,6 @@ def _write(file: Path, text: str) -> None:
     finally:
         os.close(descriptor)
     draft.replace(file)
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
 
 
 def _unauthorized(message: str) -> Problem:
