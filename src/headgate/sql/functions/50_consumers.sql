@@ -161,7 +161,7 @@ begin
 end $$;
 
 -- place(consumer, target, newest): puts every cursor of a consumer at a target. Where lanes are named that is the gatherer alone
--- (see 62_rotate.sql). Writes cursor.
+-- (see 61_lanes.sql). Writes cursor.
 create or replace function headgate.place(c headgate.consumer, p_target text, newest headgate.tick) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t headgate.tick; seq bigint; named boolean := (select s.lane_by <> 'hash' from headgate.stream s where s.id = c.stream);
