@@ -81,7 +81,7 @@ def test_small_tenants_are_served_before_a_large_one_gets_more_than_its_share(da
     small = [i for i, channel in enumerate(served) if channel != "big"]
     assert len(small) == 990
     share = served[: small[-1]].count("big")
-    assert share <= 20, f"10 rounds, and what a round of 4 workers may overlap: {share}"
+    assert share <= 40, f"10 rounds, each of which the 4 workers may have begun: {share}"
 
 
 def test_a_cap_holds_over_all_workers(database_url: str, jobs: Db) -> None:
@@ -129,7 +129,6 @@ def test_a_cap_holds_over_all_workers(database_url: str, jobs: Db) -> None:
 
 def test_any_mix_of_sends_and_receives_in_a_transaction_never_deadlocks(database_url: str, jobs: Db) -> None:
     """Transactions that send to some channels, receive, ack, nack and send again, in any order, at the same time."""
-    jobs.execute("alter system set deadlock_timeout = '100ms'")
     call(jobs, "create_consumer", S, C, max_concurrency=3)
     call(jobs, "create_stream", "keys", lane_by="key")
     call(jobs, "create_consumer", "keys", C, order="key")

@@ -325,9 +325,9 @@ def test_thinning_keeps_delivering(db: Connection, connect: Connect) -> None:
 
 
 def test_an_expired_delivery_comes_again(db: Connection) -> None:
-    create(db, "c", ack_wait=timedelta(milliseconds=50))
+    create(db, "c", ack_wait=timedelta(milliseconds=500))
     send(db, "a")
     (first,) = take(db)
-    time.sleep(0.06)
+    time.sleep(0.51)
     (second,) = take(db)
     assert (first.seq, first.attempt + 1) == (second.seq, second.attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ def app() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
+    # An interrupted command breaks its connection off, which the pool would warn about on stderr.
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
     try:
         return app.main(argv, prog_name="headgate", standalone_mode=False) or OK
     except click.exceptions.NoArgsIsHelpError as error:

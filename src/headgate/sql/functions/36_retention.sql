@@ -111,11 +111,12 @@ begin
   execute format('lock table headgate.%I in access exclusive mode', p_table);  -- the caller has set lock_timeout
 end $$;
 
--- empty_segment(segment, how) -> whether it was emptied; false when somebody uses it at this moment. `how` says what is made
+-- empty_segment(segment, how, first) -> whether it was emptied; false when somebody uses it at this moment. Only the first one in a transaction is
+-- waited for: who holds one and queues for another closes a circle with a reader of both. `how` says what is made
 -- sure first: 'done', that no consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
 -- other word is the reason for which messages are removed, read or not, and what consumers lose is counted.
 -- Locks the segment's table ACCESS EXCLUSIVE: to be called last in a transaction. Writes segment, kept_<stream id>, loss.
-create or replace function headgate.empty_segment(g headgate.segment, p_how text) returns boolean
+create or replace function headgate.empty_segment(g headgate.segment, p_how text, p_first boolean) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare part text := format('message_%s_%s', g.stream, g.id); was text := current_setting('lock_timeout');
 begin
@@ -128,7 +129,7 @@ begin
          from headgate.consumer c cross join lateral headgate.unread_in(c, g) n where c.stream = g.stream and n > 0;
     end if;
     perform set_config('lock_timeout', '20ms', true);
-    perform headgate.lock_briefly(part, true);
+    perform headgate.lock_briefly(part, p_first);
     -- from here on nobody can come to need it: a seek or redrive that did so in the meantime is seen now
     if p_how = 'compacted' then perform headgate.keep_unfinished(g); end if;
     if p_how in ('done', 'compacted') and exists (select from headgate.rest_of(g) r where p_how = 'done' or r.unread) then
@@ -195,7 +196,7 @@ begin
       continue when exists (select from headgate.rest_of(g));
     end if;
     exit when how <> 'done' and headgate.give_up_parked(g, how) > 0;  -- holds cursors: the next call does the rest
-    if not headgate.empty_segment(g, how) then
+    if not headgate.empty_segment(g, how, removed = 0) then
       continue;
     end if;
     removed := removed + 1;

@@ -31,7 +31,7 @@ begin
     select count(distinct p.seq) into waiting from headgate.parked p join headgate.consumer c on c.id = p.consumer
      where c.stream = s.id and p.seq >= g.first_seq and p.seq < g.end_seq;
     continue when waiting > g.messages / 5;
-    if headgate.empty_segment(g, 'compacted') then n := n + 1; end if;
+    if headgate.empty_segment(g, 'compacted', n = 0) then n := n + 1; end if;
     exit when n >= 8;
   end loop;
   return n;

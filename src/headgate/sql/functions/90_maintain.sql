@@ -91,9 +91,10 @@ begin
       compacted := headgate.compact_segments(s);
       if compacted > 0 then return query select 'compact', s.name, compacted; end if;
     end if;
+    exit when compacted > 0;
     n := headgate.remove_segments(s);
     if n > 0 then return query select 'remove segments', s.name, n; end if;
-    exit when n + compacted > 0;
+    exit when n > 0;
     n := headgate.drop_emptied(s.id);
     if n > 0 then return query select 'drop segments', s.name, n; end if;
     exit when n > 0;
