@@ -33,7 +33,7 @@ _TITLES = {
     ),
     "channels": (
         "Fair channels",
-        "Lanes by channel, all of them with work, so that each gives one message of a batch; baseline is a stream with "
+        "Lanes by channel, all of them with work, so that a batch is shared between many of them; baseline is a stream with "
         "hashed lanes.",
     ),
     "idle": (
