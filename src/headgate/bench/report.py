@@ -33,8 +33,8 @@ _TITLES = {
     ),
     "channels": (
         "Fair channels",
-        "Lanes by channel, all of them with work, so that a batch is shared between many of them; baseline is a stream with "
-        "hashed lanes.",
+        "Lanes by channel, all of them with work, so that a batch is shared between many of them; baseline is a stream "
+        "with hashed lanes.",
     ),
     "idle": (
         "Idle lanes",
