@@ -27,6 +27,7 @@ ROUTES = {
     ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
     ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
     ("POST", "streams/{}/consumers/{}/dead/redrive"),
+    ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"),
 }  # fmt: skip
 
 # command -> method, path with query, body
@@ -83,6 +84,12 @@ CALLS: dict[str, tuple[str, str, object]] = {
     "dead redrive s c 1 2": ("POST", "/api/streams/s/consumers/c/dead/redrive", {"seqs": [1, 2]}),
     "dead redrive s c --all": ("POST", "/api/streams/s/consumers/c/dead/redrive", {}),
     "dead purge s c 1 2": ("DELETE", "/api/streams/s/consumers/c/dead", {"seqs": [1, 2]}),
+    "token add shop --scope produce --stream orders.> --lifetime 1h": (
+        "POST", "/api/tokens",
+        {"name": "shop", "scopes": ["produce"], "streams": ["orders.>"], "lifetime_ms": 3600000},
+    ),
+    "token list": ("GET", "/api/tokens", None),
+    "token remove hg_1": ("DELETE", "/api/tokens/hg_1", None),
 }  # fmt: skip
 
 LINES = '{"data": 1}\n{"data": "$HOME `id`", "key": "k", "seq": 5}\n'
@@ -99,7 +106,7 @@ def words(line: str) -> list[str]:
 def route(path: str) -> str:
     """A path as API.md writes it."""
     bare = path.partition("?")[0].removeprefix("/api/")
-    return re.sub(r"(streams|consumers|channels|messages)/[^/]+", r"\1/{}", bare)
+    return re.sub(r"(streams|consumers|channels|messages|tokens)/[^/]+", r"\1/{}", bare)
 
 
 @pytest.mark.parametrize("command", CALLS)
