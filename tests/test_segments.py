@@ -229,15 +229,12 @@ def test_a_segment_of_a_million_messages_goes_in_an_instant(db: Db, database_url
     db.execute("update headgate.segment set last_at = last_at - interval '2 hours' where id = 1")
     with Flow(database_url) as flow:
         began = time.monotonic()
-        value(db, "select count(*) from headgate.message_1")
-        counting = time.monotonic() - began  # how fast the machine is at this moment: other tests may run on it
-        began = time.monotonic()
         done = maintain(db)
         took = time.monotonic() - began
         seen = len(flow.got)
         wait_until(lambda: len(flow.got) > seen + 100)
     assert done["remove segments"] == 1
-    assert took < max(1, 6 * counting)
+    assert took < 1
     assert flow.slowest < 0.5
     assert before - value(db, "select pg_database_size(current_database())") > 100_000_000
     assert (lost(db, "behind"), lost(db, "some")) == (1_000_000, 500_000)
