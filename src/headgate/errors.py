@@ -100,6 +100,16 @@ class StreamFull(Error):
     sqlstate = "HG013"
 
 
+class StagingLost(Error):
+    """Messages that were staged are gone before they were sent. The batch has to be repeated; nothing of it was sent."""
+
+    sqlstate = "HG020"
+
+
+class MessagesRemoved(Error):
+    """Retention removed messages that were still to be read."""
+
+
 class InvalidText(Error):
     """Text that PostgreSQL cannot store: it contains a NUL character or half of a surrogate pair."""
 
@@ -150,7 +160,7 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     cls.sqlstate: cls
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
-        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, NotAllowed,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, StagingLost, NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip

@@ -100,6 +100,9 @@ begin
   if to_regrole('headgate_monitor') is not null then
     execute format('grant select on headgate.%I to headgate_monitor', 'log_' || create_stream.name);
   end if;
+  execute format('create view headgate.read_%1$s as select seq, xid, created_at, lane, key, data, headers, deliver_at, %2$s as channel from headgate.message_%1$s',
+                 s, case create_stream.lane_by when 'channel' then 'channel' else 'null::text' end);
+  if to_regrole('headgate_monitor') is not null then execute format('grant select on headgate.read_%s to headgate_monitor', s); end if;
   perform headgate.ensure_segments(s, 0);
   insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
     select s, t, t, '3:3:', 0, 0, 0, '3' from nextval('headgate.tick_id') t;
@@ -152,7 +155,8 @@ begin
   select t.name into d from headgate.stream t where t.dead_of = s.id;
   if found then perform headgate.drop_stream(d); end if;
   perform headgate.drop_consumer(drop_stream.name, c.name) from headgate.consumer c where c.stream = s.id;
-  execute format('drop view headgate.%I', 'log_' || drop_stream.name);
+  execute format('drop view headgate.%I, headgate.read_%s', 'log_' || drop_stream.name, s.id);
+  perform headgate.drop_staging(g.name) from headgate.staging g where g.stream = s.id;
   execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
   execute format('drop sequence headgate.seq_%s', s.id);
   perform headgate.drop_stream_functions(s.id);
@@ -167,7 +171,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare f regprocedure;
 begin
   for f in select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = 'headgate' and p.proname ~ format('^(append|receive|sift|gather|serve)_%s$', p_stream) loop
+            where n.nspname = 'headgate' and p.proname ~ format('^(append|move|receive|sift|gather|serve)_%s$', p_stream) loop
     execute 'drop function ' || f;
   end loop;
 end $$;
@@ -207,13 +211,13 @@ declare s headgate.stream; f regprocedure; source text;
 begin
   select * into s from headgate.stream t where t.id = p_stream;
   perform headgate.drop_stream_functions(p_stream);
-  foreach source in array array[headgate.append_template(), headgate.sift_template()]
+  foreach source in array array[headgate.append_template(), headgate.move_template(), headgate.sift_template()]
       || case s.lane_by when 'hash' then array[headgate.receive_template()]
          else array[headgate.gather_template(), headgate.serve_template(), headgate.rotate_template()] end loop
     execute headgate.fill(source, s);
   end loop;
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
-            and p.proname ~ format('^(append|receive|sift|gather|serve)_%s$', p_stream) loop
+            and p.proname ~ format('^(append|move|receive|sift|gather|serve)_%s$', p_stream) loop
     execute format('revoke all on function %s from public', f);
     if f::text like 'headgate.receive%' and to_regrole('headgate_consumer') is not null then
       execute format('grant execute on function %s to headgate_consumer', f);

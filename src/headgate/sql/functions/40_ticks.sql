@@ -160,26 +160,30 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- thin_ticks(stream id): of ticks older than 10 seconds keeps one a second, of those older than an hour one a minute.
--- Bridges stay; a tick with late ranges stays while a cursor stands before it. Writes tick.
+-- Bridges stay. The late ranges of a tick that goes move to the next one kept: who stands between the two finds nothing new
+-- there, and a reader that comes back after a long time still finds all of them. Writes tick.
 create or replace function headgate.thin_ticks(p_stream int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare behind bigint; n int;
+declare n int;
 begin
-  if exists (select from headgate.tick t where t.stream = p_stream and t.late is not null) then  -- there may be many cursors to look at
-    select min(k.to_base) into behind from headgate.cursor k join headgate.consumer c on c.id = k.consumer
-     where c.stream = p_stream and (k.next_at is not null or k.lane < 144115188075855872);  -- the gatherer has passed what idle lanes have not
-  end if;
   with old as (
-    select t.id, t.late, row_number() over (partition by t.base = t.id, case when t.at > clock_timestamp() - interval '1 hour'
+    select t.id, row_number() over (partition by t.base = t.id, case when t.at > clock_timestamp() - interval '1 hour'
              then date_trunc('second', t.at) else date_trunc('minute', t.at) end order by t.id) as nth
       from headgate.tick t
      where t.stream = p_stream and t.at < clock_timestamp() - interval '10 seconds' and t.reborn is null
-       and t.id < (headgate.newest_tick(p_stream)).id)
-  delete from headgate.tick t using old o
-   where t.stream = p_stream and t.id = o.id and (o.nth > 1 or t.base <> t.id)
-     and (o.late is null or o.id <= behind or behind is null)
-     and t.bound is distinct from '3';
-  get diagnostics n = row_count;
+       and t.id < (headgate.newest_tick(p_stream)).id),
+  gone as (
+    delete from headgate.tick t using old o
+     where t.stream = p_stream and t.id = o.id and (o.nth > 1 or t.base <> t.id) and t.bound is distinct from '3'
+     returning t.id, case when t.base = t.id then t.late end as late),
+  moved as (
+    select k.id, range_agg(g.late) as late from gone g cross join lateral (
+      select t.id from headgate.tick t where t.stream = p_stream and t.base = t.id and t.id > g.id and t.id not in (select x.id from gone x)
+       order by t.id limit 1) k
+     where g.late is not null group by k.id),
+  kept as (
+    update headgate.tick t set late = coalesce(t.late, '{}') + m.late from moved m where t.stream = p_stream and t.id = m.id)
+  select count(*) into n from gone;
   return n;
 end $$;
 

@@ -47,6 +47,8 @@ begin
     -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
     with mine as (select u.ctid from headgate.upkeep u where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
     update headgate.upkeep u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
+    n := headgate.collect_staging();
+    if n > 0 then return query select 'collect staging', ''::text, n; end if;
     return query select * from headgate.free_storage();
     freed := found;
   end if;

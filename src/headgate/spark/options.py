@@ -1,0 +1,121 @@
+"""The options of `format("headgate")`, read from what the user gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import InvalidArgument
+from .messages import MESSAGE
+
+DATABASE = "HEADGATE_DATABASE_URL"
+READING = ("url", "stream", "start", "end", "filter", "columns", "tasks", "lanesPerTask", "maxRowsPerTrigger",
+           "failOnDataLoss", "pushFilters")  # fmt: skip
+WRITING = ("url", "stream", "writer", "batch", "checkpointLocation", "queryName", "path")
+
+
+class Secret(str):
+    """A database's URL. It may hold a password, so it is not shown."""
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which stream of which database."""
+
+    url: Secret
+    stream: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read, and how."""
+
+    target: Target
+    start: str = "beginning"
+    end: str = "latest"
+    filter: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    tasks: int | None = None
+    lanes_per_task: int | None = None
+    max_rows: int | None = None
+    fail_on_data_loss: bool = True
+    push_filters: bool = False
+
+
+def target(options: Mapping[str, str]) -> Target:
+    """The stream that the options name. The URL comes from the option, or from the environment of the driver."""
+    url = options.get("url") or os.environ.get(DATABASE)
+    if not url:
+        raise InvalidArgument(
+            "which database is meant is not known",
+            hint=f'set {DATABASE} where the driver runs, or .option("url", "postgresql://…")',
+        )
+    stream = options.get("stream")
+    if not stream:
+        raise InvalidArgument("which stream is meant is not known", hint='.option("stream", "orders")')
+    return Target(Secret(url), stream)
+
+
+def reading(options: Mapping[str, str], *, streaming: bool) -> Reading:
+    """The options of a read."""
+    _known(options, READING)
+    columns = _names(options, "columns")
+    for name in columns or ():
+        if name not in MESSAGE.names:
+            raise InvalidArgument(
+                f'a message has no column "{name}"', hint="choose of " + ", ".join(MESSAGE.names)
+            )
+    if streaming and "end" in options:
+        raise InvalidArgument("a streaming read has no end", hint="leave the option end out, or use spark.read")
+    return Reading(
+        target(options),
+        start=options.get("start", "beginning"),
+        end=options.get("end", "latest"),
+        filter=_names(options, "filter"),
+        columns=columns,
+        tasks=_number(options, "tasks"),
+        lanes_per_task=_number(options, "lanesPerTask"),
+        max_rows=_number(options, "maxRowsPerTrigger"),
+        fail_on_data_loss=_yes(options, "failOnDataLoss", True),
+        push_filters=_yes(options, "pushFilters", False),
+    )
+
+
+def writing(options: Mapping[str, str]) -> Target:
+    """The options of a write."""
+    _known(options, WRITING)
+    return target(options)
+
+
+def _known(options: Mapping[str, str], names: tuple[str, ...]) -> None:
+    lower = {name.lower() for name in names}
+    for name in options:
+        if name.lower() not in lower:
+            raise InvalidArgument(f'the option "{name}" is not known', hint="the options are " + ", ".join(names))
+
+
+def _names(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    given = options.get(name)
+    return tuple(part.strip() for part in given.split(",")) if given else None
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    given = options.get(name)
+    if given is None:
+        return None
+    if not given.strip().isdigit() or int(given) < 1:
+        raise InvalidArgument(f'the option {name} is a number from 1 on, not "{given}"', hint=f'.option("{name}", 4)')
+    return int(given)
+
+
+def _yes(options: Mapping[str, str], name: str, default: bool) -> bool:
+    given = options.get(name)
+    if given is None:
+        return default
+    if given.lower() not in ("true", "false"):
+        raise InvalidArgument(f'the option {name} is true or false, not "{given}"', hint=f'.option("{name}", True)')
+    return given.lower() == "true"

@@ -1,0 +1,132 @@
+"""Reading a stream: a task for each range of lanes, between two marks (see sql/functions/77_reading.sql)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ..errors import ConnectionFailed, MessagesRemoved
+from .database import ask, batches, control, names
+from .options import Reading
+
+log = logging.getLogger("headgate.spark")
+
+Mark = dict[str, Any]
+
+PATIENCE = 60  # seconds for which a database may be away before a streaming query fails
+
+
+class Lanes(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, query: str) -> None:
+        super().__init__(None)
+        self.query = query
+
+
+class _Spans:
+    """What batch and streaming reads share."""
+
+    def __init__(self, reading: Reading, cores: int) -> None:
+        self.reading = reading
+        self.cores = cores
+
+    def mark(self, position: str) -> Mark:
+        """The mark at a position."""
+        return self._ask("headgate.mark(%s, %s)", position)
+
+    def plan(self, start: Mark, end: Mark, where: Sequence[str] = ()) -> list[Lanes]:
+        """The tasks that read the messages between two marks."""
+        if start == end:
+            return []
+        r = self.reading
+        span = (r.target.stream, json.dumps(start), json.dumps(end))
+        removed = ask(r.target.url, "select headgate.removed_between(%s, %s, %s)::text", span)
+        if removed is not None:
+            if r.fail_on_data_loss:
+                raise MessagesRemoved(
+                    f'stream "{r.target.stream}" no longer has the messages {removed}, which were still to be read',
+                    hint='read on without them: .option("failOnDataLoss", False); keep messages longer: headgate.alter_stream',
+                )
+            log.warning("stream %s no longer has the messages %s, which were still to be read", r.target.stream, removed)
+        found = control(r.target.url).run(
+            "select query from headgate.read_plan(%s, %s, %s, %s::text[], %s::text[], %s::int, %s::int)",
+            (*span, names(r.filter), names(r.columns), r.tasks or self.cores, r.lanes_per_task),
+        )
+        tail = "".join(f" and {condition}" for condition in where)
+        return [Lanes(f"select * from ({query}) m where true{tail}" if tail else query) for (query,) in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of one task, as Arrow batches."""
+        assert isinstance(partition, Lanes)
+        return batches(self.reading.target.url, partition.query)
+
+    def _ask(self, call: str, *params: Any) -> Any:
+        return ask(self.reading.target.url, f"select {call}", (self.reading.target.stream, *params))  # noqa: S608
+
+
+class BatchReader(_Spans, DataSourceReader):
+    """`spark.read.format("headgate")`."""
+
+    where: Sequence[str] = ()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        start = self.mark(self.reading.start)
+        end = self._ask("headgate.end_mark(%s, %s, %s)", json.dumps(start), self.reading.end)
+        return self.plan(start, end, self.where) or [Lanes(self._nothing(start))]
+
+    def _nothing(self, start: Mark) -> str:
+        """A query without rows: Spark asks for at least one task."""
+        return self._ask("query from headgate.read_plan(%s, %s, %s)", json.dumps(start), json.dumps(start))  # type: ignore[no-any-return]
+
+
+class StreamReader(_Spans, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("headgate")`. Its offsets are marks, which end at ticks."""
+
+    until: Mark | None = None
+
+    def initialOffset(self) -> Mark:  # noqa: N802 - Spark's name
+        return self.mark(self.reading.start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self.reading.max_rows is None else ReadMaxRows(self.reading.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.until = self.mark("latest")
+
+    def latestOffset(self, start: Mark, limit: ReadLimit) -> Mark:  # noqa: N802
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        until = None if self.until is None else json.dumps(self.until)
+        return self._patiently("headgate.next_mark(%s, %s, %s, %s)", json.dumps(start), most, until)
+
+    def reportLatestOffset(self) -> Mark | None:  # noqa: N802
+        return self._patiently("headgate.mark(%s)")
+
+    def partitions(self, start: Mark, end: Mark) -> Sequence[InputPartition]:
+        return self.plan(start, end)
+
+    def commit(self, end: Mark) -> None:
+        """Nothing hangs on it: it comes one batch late, and for the last batch perhaps never."""
+
+    def _patiently(self, call: str, *params: Any) -> Any:
+        """An error here ends the query, so a database that restarts is waited for."""
+        began = time.monotonic()
+        while True:
+            try:
+                return self._ask(call, *params)
+            except ConnectionFailed:
+                if time.monotonic() > began + PATIENCE:
+                    raise
+                time.sleep(0.5)

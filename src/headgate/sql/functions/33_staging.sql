@@ -1,0 +1,149 @@
+-- Sending in two steps, exactly once, for engines that work in batches and repeat a batch after a failure: each task stages its
+-- messages in a table of its own, and when all are done one transaction moves them into the stream and notes the batch. A batch
+-- that is noted already is not moved again. Staging is not logged, so a crash of the database may empty it: the counts tell.
+
+-- stage(stream, writer, batch, channels) -> the name, in schema headgate, of a new table for a task's messages: key, data, headers (JSON), channel,
+-- deliver_at. `writer` names who repeats batches, for instance a query. Writes staging; DDL.
+create or replace function headgate.stage(stream text, writer text, batch bigint, channels boolean default false) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream); name text := 'staged_' || nextval('headgate.staging_id');
+begin
+  if writer is null or writer = '' or batch is null then
+    perform headgate.fail('HG010', 'a batch needs a writer and a number', 'give the writer a name that stays the same when it is started again');
+  end if;
+  if channels and s.lane_by <> 'channel' then
+    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name), 'leave the column channel out, or make the stream with lane_by => ''channel''');
+  end if;
+  insert into headgate.staging (name, stream, writer, batch) values (name, s.id, writer, batch);
+  execute format('create unlogged table headgate.%I (key text, data text not null, headers text, channel text, deliver_at timestamptz) '
+                 'with (autovacuum_enabled = off)', name);
+  execute format('grant insert on headgate.%I to %I', name, session_user);
+  if to_regrole('headgate_producer') is not null then execute format('grant insert on headgate.%I to headgate_producer', name); end if;
+  return name;
+end $$;
+
+-- drop_staging(name): removes a staging table. Writes staging; DDL.
+create or replace function headgate.drop_staging(p_name text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format('drop table if exists headgate.%I', p_name);
+  delete from headgate.staging g where g.name = p_name;
+end $$;
+
+-- make_room(stream, n): room for n messages that are to be sent in one transaction; to be called in one of its own before, because others
+-- wait for room that is made in a long one. Writes segment; DDL.
+create or replace function headgate.make_room(stream text, n bigint) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream);
+begin
+  if n is null or n not between 0 and 1000000000 then
+    perform headgate.fail('HG010', format('room for %s messages is not possible', coalesce(n::text, 'null')), 'ask for at most 1,000,000,000');
+  end if;
+  perform headgate.ensure_segments(s.id, n);
+end $$;
+
+-- move_template() -> the source of move_<stream id>(xid, base, lanes, name) -> n: moves what was staged into the log, in the order in which it
+-- was written there.
+create or replace function headgate.move_template() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$
+create function headgate.move_{stream}(p_xid xid8, p_base int, p_lanes int, p_name text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set synchronize_seqscans = off as $$
+declare n bigint;
+begin
+  execute replace($q$
+    insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at{, channel})
+      select $1, {lane}, t.k, t.d, t.h::jsonb, t.w{, t.c}
+        from headgate.staged_table t (k, d, h, c, w), (select $2 as p_base, $3 as p_lanes) p $q$, 'staged_table', quote_ident(p_name))
+    using p_xid, p_base, p_lanes;
+  get diagnostics n = row_count;
+  return n;
+end $$;
+$source$
+$template$;
+
+-- send_staged(stream, writer, batch, names, counts) -> how many messages were sent: those of the named staging tables, one table after the
+-- other, or none when this batch of the writer, or a later one, was sent before. `counts` says how many each has to hold. Waits for
+-- another call for the same writer. Writes written, staging; DDL.
+create or replace function headgate.send_staged(stream text, writer text, batch bigint, names text[], counts bigint[]) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream); x xid8; n bigint; total bigint := 0; largest bigint; name text;
+begin
+  if cardinality(names) <> cardinality(counts) then
+    perform headgate.fail('HG010', 'names and counts have different lengths', 'give one count for each staging table');
+  end if;
+  insert into headgate.written as w (writer, stream, batch, messages)
+    values (send_staged.writer, s.id, send_staged.batch, (select coalesce(sum(c), 0) from unnest(counts) c))
+    on conflict on constraint written_pkey do update set batch = excluded.batch, messages = excluded.messages, at = clock_timestamp()
+      where w.batch < excluded.batch;
+  if found then
+    if s.max_storage is not null then perform headgate.check_room(s); end if;
+    if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + (select sum(c) from unnest(counts) c) then
+      perform headgate.ensure_segments(s.id, (select sum(c) from unnest(counts) c)::bigint);
+    end if;
+    -- a late transaction is told from one that never published by its lock on this table: take it before drawing a seq
+    execute format('lock table headgate.message_%s in row exclusive mode', s.id);
+    x := pg_current_xact_id();
+    for i in 1 .. coalesce(cardinality(names), 0) loop
+      perform from headgate.staging g where g.name = names[i] and g.stream = s.id and g.writer = send_staged.writer and g.batch = send_staged.batch;
+      if not found then
+        perform headgate.fail('HG020', format('what was staged as %s is gone', names[i]), 'repeat the batch: a restarted Spark query does so');
+      end if;
+      execute format('select count(*), max(octet_length(data)) from headgate.%I', names[i]) into n, largest;
+      if n <> counts[i] then
+        perform headgate.fail('HG020', format('%s messages were staged, %s are left: the database was restarted meanwhile', counts[i], n),
+          'repeat the batch: a restarted Spark query does so');
+      end if;
+      if largest > s.max_message_bytes then
+        perform headgate.fail('HG009', format('a message of %s bytes is larger than stream "%s" takes (%s)', largest, s.name, s.max_message_bytes),
+          'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
+      end if;
+      if s.one_message_per_key then
+        perform headgate.send_upserts(s, names[i]);
+      else
+        execute format('select headgate.move_%s($1, $2, $3, $4)', s.id) using x, s.base, s.lanes, names[i];
+      end if;
+      total := total + n;
+    end loop;
+  end if;
+  perform headgate.drop_staging(g.name) from headgate.staging g where g.writer = send_staged.writer and g.stream = s.id and g.batch <= send_staged.batch;
+  return total;
+end $$;
+
+-- send_upserts(stream, name): sends what was staged into a stream that keeps one message a key, through send_batch.
+create or replace function headgate.send_upserts(s headgate.stream, p_name text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set synchronize_seqscans = off as $$
+declare d text[]; k text[]; h jsonb[]; c text[]; w interval[];
+begin
+  for d, k, h, c, w in execute format(
+      'select array_agg(t.data order by t.n), array_agg(t.key order by t.n), array_agg(t.headers::jsonb order by t.n), '
+      'case when count(t.channel) > 0 then array_agg(t.channel order by t.n) end, '
+      'case when count(t.deliver_at) > 0 then array_agg(greatest(t.deliver_at - clock_timestamp(), interval ''0'') order by t.n) end '
+      'from (select *, row_number() over () as n from headgate.%I) t group by (t.n - 1) / 10000 order by (t.n - 1) / 10000', p_name) loop
+    perform headgate.send_batch(s.name, d, k, h, c, w);
+  end loop;
+end $$;
+
+-- last_written(stream, writer) -> the last batch of a writer that was sent, null before the first.
+create or replace function headgate.last_written(stream text, writer text) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select w.batch from headgate.written w, headgate.find_stream(last_written.stream) s where w.stream = s.id and w.writer = last_written.writer
+$$;
+
+-- collect_staging() -> how many staging tables were removed that nobody came back for within a day. Never waits. DDL.
+create or replace function headgate.collect_staging() returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare g headgate.staging; n bigint := 0;
+begin
+  for g in select * from headgate.staging x where x.created_at < clock_timestamp() - interval '1 day' limit 16 for update skip locked loop
+    begin
+      execute format('lock table headgate.%I in access exclusive mode nowait', g.name);
+    exception
+      when lock_not_available then continue;
+      when undefined_table then null;
+    end;
+    perform headgate.drop_staging(g.name);
+    n := n + 1;
+  end loop;
+  return n;
+end $$;

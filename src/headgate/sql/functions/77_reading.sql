@@ -1,0 +1,210 @@
+-- Reading the log by spans, without a consumer: for readers that keep their own position, such as Spark.
+--
+-- A position is a mark: a JSON object that holds everything that is needed to read on from it, so that ticks may be thinned out
+-- and the same two marks always give the same messages, for as long as they are retained:
+--   tick, snap, lo, hi   the tick that the mark stands on: what is visible in snap has been read
+--   floor                nothing at or below is still to come
+--   at                   when the tick was made
+--   late                 where late transactions left messages at or below the lo of the mark before (text of an int8multirange)
+--   reborn               the mark to go on from, when the tick is a bridge from another cluster
+--   pos, since           only in the middle of a span: of the span from the mark `since` to this tick, what lies at or below pos has
+--                        been read
+-- So a long span can be read in parts, and each part can be read again.
+
+-- tick_mark(tick) -> the mark that stands on it.
+create or replace function headgate.tick_mark(t headgate.tick) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select jsonb_strip_nulls(jsonb_build_object('tick', t.id, 'snap', t.snap::text, 'lo', t.lo, 'hi', t.hi, 'at', t.at,
+    'floor', least(t.lo, (select min(f) from unnest(t.late_from) f)),
+    'reborn', (select headgate.tick_mark(b) from headgate.tick b where b.stream = t.stream and b.id = t.reborn)))
+$$;
+
+-- nothing_read(seq) -> the mark from which everything at or above the seq is still to be read.
+create or replace function headgate.nothing_read(p_seq bigint) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select jsonb_build_object('tick', 0, 'snap', '3:3:', 'lo', p_seq - 1, 'hi', p_seq - 1, 'floor', p_seq - 1)
+$$;
+
+-- mark(stream, position) -> the mark at a position: 'beginning' (what is retained), 'latest' (or 'end'), a seq ('seq:7' or '7': the first
+-- message to be read), a tick ('tick:7', or the one before it that was kept), a time, or a mark as it is. Writes tick.
+create or replace function headgate.mark(stream text, "position" text default 'latest') returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream); p text := mark.position; t headgate.tick; m jsonb;
+begin
+  if p in ('latest', 'end') then
+    perform headgate.make_tick(s.id, headgate.is_open());
+    return headgate.tick_mark(headgate.newest_tick(s.id));
+  elsif p = 'beginning' then
+    return headgate.nothing_read(coalesce(lower(headgate.log_ranges(s.id)), 1));
+  elsif p ~ '^tick:[0-9]{1,18}$' then
+    select * into t from headgate.tick k where k.stream = s.id and k.base = k.id and k.id <= substr(p, 6)::bigint order by k.id desc limit 1;
+    if not found then
+      perform headgate.fail('HG011', format('stream "%s" has no tick as old as %s', s.name, substr(p, 6)), 'start at beginning');
+    end if;
+    return headgate.tick_mark(t);
+  elsif p ~ '^\s*\{' then
+    begin
+      m := p::jsonb;
+      perform (m->>'tick')::bigint, (m->>'snap')::pg_snapshot, (m->>'lo')::bigint, (m->>'hi')::bigint, (m->>'late')::int8multirange, (m->>'pos')::bigint,
+              (m->'since'->>'snap')::pg_snapshot;
+      if m ? 'tick' and m ? 'snap' and m ? 'lo' and m ? 'hi' and m ? 'floor' and (m ? 'pos') = (m ? 'since') then return m; end if;
+    exception when data_exception or syntax_error_or_access_rule_violation then
+      null;
+    end;
+    perform headgate.fail('HG011', 'this is not a mark', 'give one as headgate.mark() or headgate.next_mark() returned it');
+  end if;
+  return headgate.nothing_read(headgate.target_seq(s.id, regexp_replace(p, '^seq:', '')));
+end $$;
+
+-- next_mark(stream, start, max_messages, until) -> the mark to read up to from `start`: the newest tick, made now if anything can have
+-- changed, or the mark `until` when it is given; with max_messages one before it, if there are more. The same mark: there
+-- is nothing to read. Writes tick.
+create or replace function headgate.next_mark(stream text, start jsonb, max_messages bigint default null, until jsonb default null) returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream := headgate.find_stream(stream); since jsonb; target jsonb; bridge headgate.tick; late int8multirange; pos bigint; first bigint;
+begin
+  if max_messages < 1 then
+    perform headgate.fail('HG010', format('%s messages at most are not possible', max_messages), 'choose at least 1');
+  end if;
+  if start ? 'pos' then  -- in the middle of a span: that one is finished first
+    since := start->'since';
+    target := start - 'pos' - 'since';
+    pos := (start->>'pos')::bigint;
+    late := (start->>'late')::int8multirange;
+  else
+    since := coalesce(start->'reborn', start);
+    if until is null then
+      perform headgate.make_tick(s.id, headgate.is_open());
+      target := headgate.tick_mark(headgate.newest_tick(s.id));
+    else
+      target := until - 'pos' - 'since';
+    end if;
+    select * into bridge from headgate.tick t
+     where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id < (target->>'tick')::bigint and t.reborn is not null order by t.id limit 1;
+    if found then target := headgate.tick_mark(bridge); end if;
+    if (target->>'tick')::bigint <= (since->>'tick')::bigint then return start; end if;
+    if (since->>'tick')::bigint > 0 then
+      select range_agg(t.late) * int8multirange(int8range(null, (since->>'lo')::bigint, '[]')) into late from headgate.tick t
+       where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id <= (target->>'tick')::bigint and t.late is not null;
+    end if;
+    target := target - 'late';
+    if not isempty(late) then target := target || jsonb_build_object('late', late::text); end if;
+    pos := least((since->>'lo')::bigint, lower(late) - 1);
+  end if;
+  if max_messages is not null and (target->>'hi')::bigint - pos > max_messages then
+    execute format('select seq from headgate.message_%s where seq > $1 order by seq limit 1', s.id) into first using pos;
+    pos := first + max_messages - 1;
+    if pos < (target->>'hi')::bigint then
+      return target || jsonb_build_object('pos', pos, 'since', since - 'late' - 'reborn' - 'at',
+                                          'floor', least(pos, (target->>'floor')::bigint));
+    end if;
+  end if;
+  return target;
+end $$;
+
+-- mark_before(start, end, seq) -> the mark of the same span that ends before a seq: for reading up to a seq or a time.
+create or replace function headgate.mark_before(p_start jsonb, p_end jsonb, p_seq bigint) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when p_seq > (p_end->>'hi')::bigint then p_end
+              else p_end || jsonb_build_object('pos', p_seq - 1, 'since', coalesce(p_start->'since', p_start->'reborn', p_start) - 'late' - 'reborn' - 'at',
+                                               'floor', least(p_seq - 1, (p_end->>'floor')::bigint)) end
+$$;
+
+-- end_mark(stream, start, position) -> the mark to read up to from `start`, for a position as in headgate.mark(): a seq or a time is the first that
+-- is not read any more. Writes tick.
+create or replace function headgate.end_mark(stream text, start jsonb, "position" text default 'latest') returns jsonb
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream); p text := end_mark.position; upto jsonb;
+begin
+  if p in ('latest', 'end') or p ~ '^tick:' or p ~ '^\s*\{' then
+    return headgate.next_mark(stream, start, null, headgate.mark(stream, p));
+  elsif p = 'beginning' then
+    return start;
+  end if;
+  upto := headgate.next_mark(stream, start);
+  return headgate.mark_before(start, upto, headgate.target_seq(s.id, regexp_replace(p, '^seq:', '')));
+end $$;
+
+-- unread_since(stream, mark) -> about how many messages are still to be read from there.
+create or replace function headgate.unread_since(stream text, mark jsonb) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select greatest(headgate.used_seqs(s.id, headgate.last_seq(s.id))
+                  - headgate.used_seqs(s.id, greatest(coalesce((mark->>'pos')::bigint, (mark->>'hi')::bigint), lower(headgate.log_ranges(s.id)) - 1)), 0)
+    from headgate.find_stream(stream) s
+$$;
+
+-- removed_between(stream, start, end) -> the seqs between two marks whose segments are gone, null when there are none: what
+-- retention removed before it was read.
+create or replace function headgate.removed_between(stream text, start jsonb, "end" jsonb) returns int8multirange
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select nullif(int8multirange(int8range(greatest(x.pos, (x.since->>'lo')::bigint) + 1, x.upto + 1))
+                + coalesce((removed_between."end"->>'late')::int8multirange * int8multirange(int8range(x.pos + 1, null)), '{}')
+                - headgate.log_ranges(s.id), '{}')
+    from headgate.find_stream(stream) s,
+         lateral (select coalesce(start->'since', start->'reborn', start) as since, coalesce((start->>'pos')::bigint, -1) as pos,
+                         greatest(coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint), 0) as upto) x
+   where x.upto > greatest(x.pos, (x.since->>'lo')::bigint)
+$$;
+
+-- read_plan(stream, start, end, filter, columns, tasks, lanes_per_task) -> for each of the tasks that read the messages between two
+-- marks at once, the lanes that are its own and its query on the view headgate.read_<stream id>. A task gives the messages of
+-- a lane in seq order. Each key has all of its messages in one task, except those without a key.
+create or replace function headgate.read_plan(
+  stream text, start jsonb, "end" jsonb, filter text[] default null, columns text[] default null, tasks int default null, lanes_per_task int default null)
+returns table (task int, lanes int8range, query text)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream := headgate.find_stream(stream); since jsonb := coalesce(start->'since', start->'reborn', start);
+  pos bigint := coalesce((start->>'pos')::bigint, 0); upto bigint := coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint);
+  late int8multirange := ("end"->>'late')::int8multirange; pattern text := headgate.filter_pattern(filter);
+  lo bigint := greatest(pos, (since->>'lo')::bigint); first bigint; ending bigint; n int; selected text; seqs text; rest text; unknown text;
+begin
+  if start ? 'pos' and (start->>'tick') <> ("end"->>'tick') then
+    perform headgate.fail('HG011', 'these two marks do not make a span', 'the mark to read up to comes from headgate.next_mark(stream, start)');
+  end if;
+  select c into unknown from unnest(columns) c where c <> all(array['seq', 'key', 'data', 'headers', 'channel', 'lane', 'created_at', 'tick']) limit 1;
+  if found then
+    perform headgate.fail('HG010', format('a message has no column "%s"', unknown), 'choose of seq, key, data, headers, channel, lane, created_at and tick');
+  end if;
+  select string_agg(case c when 'headers' then 'm.headers::text as headers' when 'lane' then 'm.lane::bigint as lane'
+                           when 'tick' then format('%s::bigint as tick', "end"->>'tick') else format('m.%I', c) end, ', ' order by ord)
+    into selected from unnest(coalesce(columns, array['seq', 'key', 'data', 'headers', 'channel', 'lane', 'created_at', 'tick'])) with ordinality u (c, ord);
+  rest := format('pg_visible_in_snapshot(m.xid, %L) and not pg_visible_in_snapshot(m.xid, %L)', "end"->>'snap', since->>'snap')
+       || case when pattern is not null then format(' and m.key ~ %L', pattern) else '' end;
+  seqs := format('m.seq > %s and m.seq <= %s', lo, upto);
+  -- which lanes there are: all of one layout, or, while layouts overlap, everything in one task, because a key is in both
+  if s.lane_by = 'hash' then
+    select min(y.base), max(y.base + y.lanes), count(*) into first, ending, n from headgate.layout y
+     where y.stream = s.id and (y.end_seq is null or y.end_seq > least(lo, lower(late) - 1) + 1);
+    if n > 1 then lanes_per_task := ending - first; end if;
+    n := least(coalesce(ceil((ending - first)::numeric / lanes_per_task), tasks, 1), ending - first);
+  else
+    first := 288230376151711744;
+    ending := 576460752303423488;
+    n := least(coalesce(ceil(s.lanes::numeric / lanes_per_task), tasks, 1), 1024);
+  end if;
+  n := greatest(n, 1);
+  for i in 0 .. n - 1 loop
+    task := i;
+    lanes := int8range(first + ((ending - first)::numeric * i / n)::bigint, first + ((ending - first)::numeric * (i + 1) / n)::bigint);
+    if s.lane_by = 'hash' then
+      -- a lane at a time: the index gives its messages in order, and the others are not looked at
+      select string_agg(q, ' union all ' order by part, l) into query from (
+        select 1, l, format('(select %s from headgate.read_%s m where m.lane = %s and m.seq <= %s and m.seq > %s and m.seq < %s and %s order by m.seq)',
+                 selected, s.id, l, (since->>'lo')::bigint, greatest(pos, lower(r) - 1), least(upper(r), upto + 1), rest)
+          from unnest(late) r, generate_series(lower(lanes), upper(lanes) - 1) l where upper(r) - 1 > pos and lower(r) <= upto
+        union all
+        select 2, l, format('(select %s from headgate.read_%s m where m.lane = %s and %s and %s order by m.seq)', selected, s.id, l, seqs, rest)
+          from generate_series(lower(lanes), upper(lanes) - 1) l where lo < upto) x (part, l, q);
+      query := coalesce(query, format('select %s from headgate.read_%s m where false', selected, s.id));
+    else
+      if i = 0 then lanes := int8range(null, upper(lanes)); end if;  -- with those of messages without a name, which lie below
+      query := format('select %s from headgate.read_%s m where (%s%s) and %s%s and %s order by m.seq', selected, s.id, seqs,
+        coalesce((select string_agg(format(' or (m.seq <= %s and m.seq > %s and m.seq < %s)', since->>'lo', greatest(pos, lower(r) - 1), least(upper(r), upto + 1)), '')
+                    from unnest(late) r where upper(r) - 1 > pos and lower(r) <= upto), ''),
+        case when i > 0 then format('m.lane >= %s and ', lower(lanes)) else '' end, format('m.lane < %s', upper(lanes)), rest);
+    end if;
+    return next;
+  end loop;
+end $$;

@@ -1,0 +1,33 @@
+-- Reading the log by spans, and writing into it from staged batches: for Spark, and for other engines that do work in batches.
+
+-- What readers of spans select from: the log with its transaction ids. Made with a stream from here on.
+do $$
+declare s headgate.stream;
+begin
+  for s in select * from headgate.stream loop
+    execute format('create view headgate.read_%1$s as select seq, xid, created_at, lane, key, data, headers, deliver_at, %2$s as channel from headgate.message_%1$s',
+                   s.id, case s.lane_by when 'channel' then 'channel' else 'null::text' end);
+    if to_regrole('headgate_monitor') is not null then execute format('grant select on headgate.read_%s to headgate_monitor', s.id); end if;
+  end loop;
+end $$;
+
+-- What was staged and is not yet in a stream: one table each, filled by one task. See functions/33_staging.sql.
+create table headgate.staging (
+  name text primary key,
+  stream int not null references headgate.stream on delete cascade,
+  writer text not null,
+  batch bigint not null,
+  created_at timestamptz not null default clock_timestamp()
+);
+create index staging_writer on headgate.staging (writer, batch);
+
+-- The last batch of each writer that is in its stream.
+create table headgate.written (
+  writer text not null,
+  stream int not null references headgate.stream on delete cascade,
+  batch bigint not null,
+  messages bigint not null,
+  at timestamptz not null default clock_timestamp(),
+  primary key (writer, stream)
+);
+create sequence headgate.staging_id;
