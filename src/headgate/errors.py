@@ -101,7 +101,7 @@ class StreamFull(Error):
 
 
 class StagingLost(Error):
-    """Messages that were staged are gone before they were sent. The batch has to be repeated; nothing of it was sent."""
+    """Messages that were staged are gone before they were sent. Nothing of the batch was sent: repeat it."""
 
     sqlstate = "HG020"
 

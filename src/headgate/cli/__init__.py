@@ -12,6 +12,7 @@ from . import (  # each adds its commands
     dead,
     messages,
     operating,
+    pipelines,
     receiving,
     sending,
     settling,
@@ -22,6 +23,6 @@ from .app import app, main
 from .operating import BENCHMARKS
 
 __all__ = [
-    "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "receiving",
-    "sending", "settling", "streams", "tokens",
+    "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "pipelines",
+    "receiving", "sending", "settling", "streams", "tokens",
 ]  # fmt: skip

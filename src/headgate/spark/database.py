@@ -1,4 +1,4 @@
-"""Connections of Spark's processes: one of our own for control, one of ADBC for rows, each kept for the life of the process."""
+"""Connections of Spark's processes: one of our own for control, one of ADBC for rows, kept for the life of the process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _connections: dict[str, dbapi.Connection] = {}
 
 @contextlib.contextmanager
 def rows(url: Secret) -> Iterator[dbapi.Cursor]:
-    """A cursor for rows as Arrow. A connection is made once in a process, which takes a while, and again after an error."""
+    """A cursor for rows as Arrow. Connecting takes a while: once in a process, and again after an error."""
     connection = _connections.get(url)
     if connection is not None and not _works(connection):
         with contextlib.suppress(Exception):

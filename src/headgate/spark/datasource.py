@@ -42,5 +42,5 @@ class HeadgateDataSource(DataSource):
 
 
 def _tasks(given: Reading) -> int:
-    """How many tasks read at once unless it is said. (The driver's cores: what the cluster has, the planner is not told.)"""
+    """How many tasks read at once, unless it is said: as many as the driver has cores. It is not told of the cluster's."""
     return given.tasks or max(2, min(os.cpu_count() or 2, 16))

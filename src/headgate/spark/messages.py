@@ -15,7 +15,9 @@ MESSAGE = StructType(
         StructField("channel", StringType()),
         StructField("lane", LongType()),
         StructField("created_at", TimestampType()),
-        StructField("tick", LongType()),  # of two messages with different ticks, the one with the higher tick was read later
+        StructField(
+            "tick", LongType()
+        ),  # of two messages with different ticks, the one with the higher tick was read later
     ]
 )
 

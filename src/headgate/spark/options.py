@@ -66,9 +66,7 @@ def reading(options: Mapping[str, str], *, streaming: bool) -> Reading:
     columns = _names(options, "columns")
     for name in columns or ():
         if name not in MESSAGE.names:
-            raise InvalidArgument(
-                f'a message has no column "{name}"', hint="choose of " + ", ".join(MESSAGE.names)
-            )
+            raise InvalidArgument(f'a message has no column "{name}"', hint="choose of " + ", ".join(MESSAGE.names))
     if streaming and "end" in options:
         raise InvalidArgument("a streaming read has no end", hint="leave the option end out, or use spark.read")
     return Reading(

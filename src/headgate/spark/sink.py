@@ -1,5 +1,5 @@
-"""Writing into a stream, exactly once: each task stages its rows, and the driver sends them all in one transaction that notes
-the batch (see sql/functions/33_staging.sql). A batch that Spark repeats is not sent again."""
+"""Writing into a stream, exactly once: each task stages its rows, and the driver sends them all in one transaction that
+notes the batch (see sql/functions/33_staging.sql). A batch that Spark repeats is not sent again."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
+from ..connections import Array
 from ..errors import InvalidArgument
-from .database import Array, ask, rows
+from .database import ask, rows
 from .options import Target
 
 QUERY_ID = "sql.streaming.queryId"
@@ -97,7 +97,9 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         assert context is not None
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise InvalidArgument("Spark did not say which query and batch this is", hint="PySpark 4.0 or newer is needed")
+            raise InvalidArgument(
+                "Spark did not say which query and batch this is", hint="PySpark 4.0 or newer is needed"
+            )
         return self.stage(iterator, query, int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -115,7 +117,9 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         if overwrite:
             raise InvalidArgument("a stream cannot be overwritten", hint='append to it: .mode("append")')
         if ("writer" in options) != ("batch" in options):
-            raise InvalidArgument("writer and batch go together", hint='.option("writer", "nightly").option("batch", 7)')
+            raise InvalidArgument(
+                "writer and batch go together", hint='.option("writer", "nightly").option("batch", 7)'
+            )
         batch = options.get("batch", "0")
         if not batch.isdigit():
             raise InvalidArgument(f'the option batch is a number, not "{batch}"', hint="a later batch has a higher one")
@@ -139,7 +143,9 @@ def _check(schema: StructType) -> dict[str, str]:
         if known is None:
             raise InvalidArgument(
                 f'a message has no column "{field.name}"',
-                hint="select " + ", ".join(COLUMNS) + " (only data is required); other things go into data, as to_json(struct(…))",
+                hint="select "
+                + ", ".join(COLUMNS)
+                + " (only data is required); other things go into data, as to_json(struct(…))",
             )
         what, types = known
         if isinstance(field.dataType, BinaryType) or not isinstance(field.dataType, types):
@@ -149,12 +155,14 @@ def _check(schema: StructType) -> dict[str, str]:
             )
         found[field.name.lower()] = field.name
     if "data" not in found:
-        raise InvalidArgument("the column data is missing", hint='for instance df.selectExpr("id as key", "to_json(struct(*)) as data")')
+        raise InvalidArgument(
+            "the column data is missing", hint='for instance df.selectExpr("id as key", "to_json(struct(*)) as data")'
+        )
     return found
 
 
 def _headers(column: pa.Array) -> pa.Array:
-    """Headers as JSON objects. What is not one is told here, where the row is known, and not by the transaction that sends."""
+    """Headers as JSON objects. What is not one is told here, and not by the transaction that sends them all."""
     if pa.types.is_map(column.type):
         return pa.array([None if v is None else json.dumps(dict(v)) for v in column.to_pylist()], pa.string())
     for text in column.to_pylist():
@@ -165,7 +173,9 @@ def _headers(column: pa.Array) -> pa.Array:
         except ValueError:
             good = False
         if not good:
-            raise InvalidArgument(f"headers have to be a JSON object, not {text[:100]}", hint="to_json(map(…)), or null")
+            raise InvalidArgument(
+                f"headers have to be a JSON object, not {text[:100]}", hint="to_json(map(…)), or null"
+            )
     return column.cast(pa.string())
 
 

@@ -45,7 +45,8 @@ class _Spans:
 
     def mark(self, position: str) -> Mark:
         """The mark at a position."""
-        return self._ask("headgate.mark(%s, %s)", position)
+        mark: Mark = self._ask("headgate.mark(%s, %s)", position)
+        return mark
 
     def plan(self, start: Mark, end: Mark, where: Sequence[str] = ()) -> list[Lanes]:
         """The tasks that read the messages between two marks."""
@@ -58,15 +59,16 @@ class _Spans:
             if r.fail_on_data_loss:
                 raise MessagesRemoved(
                     f'stream "{r.target.stream}" no longer has the messages {removed}, which were still to be read',
-                    hint='read on without them: .option("failOnDataLoss", False); keep messages longer: headgate.alter_stream',
+                    hint='read on without them: .option("failOnDataLoss", False); or keep messages longer',
                 )
-            log.warning("stream %s no longer has the messages %s, which were still to be read", r.target.stream, removed)
+            log.warning(
+                "stream %s no longer has the messages %s, which were still to be read", r.target.stream, removed
+            )
         found = control(r.target.url).run(
             "select query from headgate.read_plan(%s, %s, %s, %s::text[], %s::text[], %s::int, %s::int)",
             (*span, names(r.filter), names(r.columns), r.tasks or self.cores, r.lanes_per_task),
         )
-        tail = "".join(f" and {condition}" for condition in where)
-        return [Lanes(f"select * from ({query}) m where true{tail}" if tail else query) for (query,) in found]
+        return [Lanes(narrowed(query, where)) for (query,) in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
@@ -74,7 +76,12 @@ class _Spans:
         return batches(self.reading.target.url, partition.query)
 
     def _ask(self, call: str, *params: Any) -> Any:
-        return ask(self.reading.target.url, f"select {call}", (self.reading.target.stream, *params))  # noqa: S608
+        return ask(self.reading.target.url, f"select {call}", (self.reading.target.stream, *params))
+
+
+def narrowed(query: str, where: Sequence[str]) -> str:
+    """The query with further conditions."""
+    return f"select * from ({query}) m where {' and '.join(where)}" if where else query  # noqa: S608 - both are ours
 
 
 class BatchReader(_Spans, DataSourceReader):
@@ -109,10 +116,12 @@ class StreamReader(_Spans, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mark, limit: ReadLimit) -> Mark:  # noqa: N802
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         until = None if self.until is None else json.dumps(self.until)
-        return self._patiently("headgate.next_mark(%s, %s, %s, %s)", json.dumps(start), most, until)
+        mark: Mark = self._patiently("headgate.next_mark(%s, %s, %s, %s)", json.dumps(start), most, until)
+        return mark
 
     def reportLatestOffset(self) -> Mark | None:  # noqa: N802
-        return self._patiently("headgate.mark(%s)")
+        mark: Mark = self._patiently("headgate.mark(%s)")
+        return mark
 
     def partitions(self, start: Mark, end: Mark) -> Sequence[InputPartition]:
         return self.plan(start, end)

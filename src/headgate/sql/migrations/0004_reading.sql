@@ -31,3 +31,27 @@ create table headgate.written (
   primary key (writer, stream)
 );
 create sequence headgate.staging_id;
+
+-- Archives: how far a stream was copied to a lake, by the pipeline of that name. See functions/78_archives.sql.
+create table headgate.archive (
+  stream int not null references headgate.stream on delete cascade,
+  name text not null,
+  place text not null,
+  mark jsonb not null,        -- everything up to here is there
+  floor bigint not null,      -- so nothing at or below is missing
+  at timestamptz not null default clock_timestamp(),
+  primary key (stream, name)
+);
+
+-- What pipelines last said of themselves.
+create table headgate.pipeline (
+  name text primary key,
+  kind text not null,
+  state text not null check (state in ('running', 'done', 'stopped', 'failed')),
+  process text not null,
+  spec jsonb not null,
+  progress jsonb not null default '{}',
+  error text,
+  started_at timestamptz not null default clock_timestamp(),
+  seen_at timestamptz not null default clock_timestamp()
+);

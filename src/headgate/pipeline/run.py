@@ -1,0 +1,155 @@
+"""Running a pipeline, and saying how far it is."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import Error
+from ..spark.options import Secret
+from ..sync import Headgate
+from .spec import Pipeline
+
+NOTE_EVERY = 5.0  # seconds between two notes of a pipeline that has nothing new to say
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a pipeline is: after a batch, or after a step of work that has no batches."""
+
+    batch: int = 0
+    rows: int = 0
+    """In this batch."""
+    total: int = 0
+    """Since this run began."""
+    rate: float = 0
+    """Rows a second, of this batch."""
+    lag: int | None = None
+    """Messages still to be read."""
+    note: str | None = None
+
+
+@dataclass
+class Job:
+    """What a kind of pipeline works with."""
+
+    spark: Any
+    hg: Headgate
+    url: Secret
+    directory: Path
+    """Where this pipeline keeps its checkpoint and other things of its own."""
+    say: Callable[[Progress], None]
+    stopping: Callable[[], bool] = field(default=lambda: False)
+
+    def source(self, stream: str, **options: Any) -> Any:
+        """A streaming DataFrame of a stream's messages."""
+        chosen = {name: str(value) for name, value in options.items() if value is not None}
+        return self.spark.readStream.format("headgate").options(url=self.url, stream=stream, **chosen).load()
+
+    def lag(self, stream: str, mark: dict[str, Any]) -> int:
+        """How many messages are still to be read after a mark."""
+        said = self.hg.run("select headgate.unread_since(%s, %s)", (stream, msgspec.json.encode(mark).decode()))
+        return int(said[0][0])
+
+
+def run(
+    pipeline: Pipeline,
+    hg: Headgate,
+    spark: Any,
+    *,
+    say: Callable[[Progress], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
+    directory: Path | None = None,
+) -> Progress:
+    """Runs a pipeline until it is done, or told to stop; returns how far it came."""
+    where = directory or Path(pipeline.checkpoint or Path(".headgate") / "pipelines" / pipeline.name)
+    notes = _Notes(pipeline, hg)
+
+    def tell(progress: Progress) -> None:
+        notes.say(progress)
+        say(progress)
+
+    job = Job(spark, hg, Secret(hg.url), where, tell, stopping)
+    kind = importlib.import_module(f".{pipeline.kind}", __package__)
+    notes.note("running")
+    try:
+        kind.run(pipeline, job)
+    except Exception as error:
+        notes.note("failed", _reason(error))
+        if isinstance(error, Error):
+            raise
+        raise Error(
+            f"the pipeline {pipeline.name} failed: {_reason(error)}", hint="run it again: it goes on where it stopped"
+        ) from error
+    notes.note("stopped" if stopping() else "done")
+    return notes.last
+
+
+def follow(query: Any, job: Job, stream: str | None = None) -> None:
+    """Watches a streaming query until it ends or is to be stopped, and says what each batch did."""
+    total, last = 0, -1
+    while True:
+        active = query.isActive
+        for batch in [p for p in query.recentProgress if p["batchId"] > last]:
+            last = batch["batchId"]
+            rows = batch["numInputRows"]
+            total += rows
+            seconds = max(batch["durationMs"].get("triggerExecution", 0), 1) / 1000
+            end = batch["sources"][0].get("endOffset") if batch["sources"] else None
+            if isinstance(end, str):
+                end = msgspec.json.decode(end)
+            lag = job.lag(stream, end) if stream is not None and isinstance(end, dict) else None
+            job.say(Progress(last, rows, total, rows / seconds, lag))
+        if not active:
+            break
+        if job.stopping():
+            query.stop()
+        query.awaitTermination(0.2)
+    error = query.exception()
+    if error is not None:
+        raise error
+
+
+class _Notes:
+    """What is written down for `headgate pipeline status`."""
+
+    def __init__(self, pipeline: Pipeline, hg: Headgate) -> None:
+        self._pipeline = pipeline
+        self._hg = hg
+        self._process = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex[:8]}"
+        self._spec = msgspec.json.encode(pipeline).decode()
+        self.last = Progress()
+        self._noted = 0.0
+
+    def say(self, progress: Progress) -> None:
+        """Notes progress, though not more often than is useful."""
+        self.last = progress
+        if time.monotonic() > self._noted + 0.5:
+            self.note("running")
+
+    def note(self, state: str, error: str | None = None) -> None:
+        """Notes the state."""
+        self._noted = time.monotonic()
+        progress = msgspec.json.encode(msgspec.to_builtins(self.last)).decode()
+        self._hg.run(
+            "select headgate.note_pipeline(%s, %s, %s, %s, %s, %s, %s)",
+            (self._pipeline.name, self._pipeline.kind, state, self._process, self._spec, progress, error),
+        )
+
+
+def _reason(error: BaseException) -> str:
+    """The cause, without the stack traces of Java that PySpark's errors are full of."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("headgate.errors.")]
+    if told:
+        return told[-1].partition(": ")[2] or told[-1]
+    return (lines or [type(error).__name__])[0][:500]

@@ -1,0 +1,168 @@
+"""Pipelines as they are declared: one TOML file each."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from ..errors import InvalidArgument
+
+Name = Annotated[
+    str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", description="letters, digits, _, - and .")
+]
+Seconds = re.compile(r"^every (\d+) (second|minute|hour|day)s?$")
+
+
+class Pipeline(
+    msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag_field="kind", omit_defaults=True
+):
+    """What every pipeline has."""
+
+    name: Name
+    run: str = "once"
+    """once (what is there now), continuous, or an interval: "every 5 minutes"."""
+    checkpoint: str | None = None
+    """Where its progress is kept; default: .headgate/pipelines/<name>."""
+    rows_per_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """At most so many rows in one batch."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of pipeline."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        """When batches run, as Spark's `trigger` takes it."""
+        if self.run == "once":
+            return {"availableNow": True}
+        if self.run == "continuous":
+            return {"processingTime": "0 seconds"}
+        return {"processingTime": self.run.removeprefix("every ")}
+
+
+class Archive(Pipeline, tag="archive", kw_only=True, frozen=True, omit_defaults=True):
+    """A stream to a Delta table."""
+
+    stream: str
+    to: str
+    """The table: a directory, or a URL such as s3://bucket/orders."""
+    partition_by: list[str] = msgspec.field(default_factory=lambda: ["date", "hour"])
+    """date and hour of created_at, or a column of the message."""
+    filter: list[str] | None = None
+    start: str = "beginning"
+    compact: bool = True
+    """Whether small files are put together."""
+
+
+class Replay(Pipeline, tag="replay", kw_only=True, frozen=True, omit_defaults=True):
+    """A Delta table to a stream."""
+
+    source: str
+    """The table."""
+    stream: str
+    since: str | None = None
+    until: str | None = None
+    keys: list[str] | None = None
+    """Key filters, as consumers have them."""
+    where: str | None = None
+    """A condition in SQL over the columns of the table."""
+    rate: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """At most so many messages a second."""
+    key: str | None = None
+    """The new key, in SQL; default: the old one."""
+
+
+class Transform(Pipeline, tag="transform", kw_only=True, frozen=True, omit_defaults=True):
+    """A stream to another stream, a table of PostgreSQL, or a Delta table."""
+
+    stream: str
+    to_stream: str | None = None
+    to_table: str | None = None
+    to_lake: str | None = None
+    sql: str | None = None
+    """A query over `messages`, in which `data` is decoded if there is a schema."""
+    python: str | None = None
+    """module:function, which is given a DataFrame and returns one."""
+    schema: str | None = None
+    """Of the JSON in data, for instance: id long, total double."""
+    filter: list[str] | None = None
+    start: str = "beginning"
+
+
+class Latest(Pipeline, tag="latest", kw_only=True, frozen=True, omit_defaults=True):
+    """The latest message of each key, as a Delta table."""
+
+    stream: str
+    to: str
+    filter: list[str] | None = None
+    start: str = "beginning"
+    schema: str | None = None
+
+
+class Report(Pipeline, tag="report", kw_only=True, frozen=True, omit_defaults=True):
+    """Volumes, sizes, latencies, retries and dead letters by stream, channel and hour, as HTML."""
+
+    streams: list[str] | None = None
+    """Default: all."""
+    to: str
+    """The HTML file."""
+    since: str | None = None
+    until: str | None = None
+
+
+AnyPipeline = Archive | Replay | Transform | Latest | Report
+KINDS: dict[str, type[Pipeline]] = {
+    "archive": Archive, "replay": Replay, "transform": Transform, "latest": Latest, "report": Report,
+}  # fmt: skip
+
+
+def load(path: Path) -> AnyPipeline:
+    """The pipeline in a file."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"the pipeline cannot be read: {error}", hint="`headgate pipeline new` writes one"
+        ) from error
+    return parse(text, path.name)
+
+
+def parse(text: str, where: str = "the pipeline") -> AnyPipeline:
+    """The pipeline in a TOML text. An error says what is wrong and where."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{where} is not TOML: {error}", hint="https://toml.io") from error
+    if raw.get("kind") not in KINDS:
+        raise InvalidArgument(f"{where}: kind is {raw.get('kind')!r}", hint="kind is one of " + ", ".join(KINDS))
+    try:
+        found = msgspec.convert(raw, AnyPipeline)
+    except msgspec.ValidationError as error:
+        names = ", ".join(["kind", *(f.name for f in msgspec.structs.fields(KINDS[raw["kind"]]))])
+        raise InvalidArgument(f"{where}: {error}", hint=f"a pipeline of kind {raw['kind']} has {names}") from error
+    return _sensible(found, where)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a pipeline's file."""
+    return msgspec.json.schema(AnyPipeline)
+
+
+def _sensible(found: AnyPipeline, where: str) -> AnyPipeline:
+    if found.run not in ("once", "continuous") and not Seconds.match(found.run):
+        raise InvalidArgument(
+            f'{where}: run is "{found.run}"', hint='run is once, continuous, or for instance "every 5 minutes"'
+        )
+    if isinstance(found, Transform):
+        if sum(x is not None for x in (found.to_stream, found.to_table, found.to_lake)) != 1:
+            raise InvalidArgument(
+                f"{where}: where the result goes is not clear", hint="give one of to_stream, to_table and to_lake"
+            )
+        if (found.sql is None) == (found.python is None):
+            raise InvalidArgument(f"{where}: what is done is not clear", hint="give one of sql and python")
+    return found

@@ -1,0 +1,40 @@
+-- Archives and pipelines: what processes outside the database say of their progress.
+
+-- note_archive(stream, name, place, mark): everything up to the mark is in the lake at `place`. Marks only go forward. Writes archive.
+create or replace function headgate.note_archive(stream text, name text, place text, mark jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream);
+begin
+  insert into headgate.archive as a (stream, name, place, mark, floor)
+    values (s.id, note_archive.name, note_archive.place, headgate.mark(stream, note_archive.mark::text), (note_archive.mark->>'floor')::bigint)
+    on conflict on constraint archive_pkey do update set place = excluded.place, mark = excluded.mark, floor = excluded.floor, at = clock_timestamp()
+      where excluded.floor >= a.floor;
+end $$;
+
+-- note_pipeline(name, kind, state, process, spec, progress, error): what a pipeline says of itself. `process` tells runs apart: a new one
+-- starts the clock again. Writes pipeline.
+create or replace function headgate.note_pipeline(
+  name text, kind text, state text, process text, spec jsonb, progress jsonb default '{}', error text default null) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  insert into headgate.pipeline as p (name, kind, state, process, spec, progress, error)
+    values (note_pipeline.name, note_pipeline.kind, note_pipeline.state, note_pipeline.process, note_pipeline.spec, note_pipeline.progress, note_pipeline.error)
+    on conflict on constraint pipeline_pkey do update set kind = excluded.kind, state = excluded.state, process = excluded.process, spec = excluded.spec,
+      progress = excluded.progress, error = excluded.error, seen_at = clock_timestamp(),
+      started_at = case when p.process = excluded.process then p.started_at else clock_timestamp() end
+$$;
+
+-- pipeline_status(name) -> what pipelines last said of themselves, all of them or the named one. One that runs and was not heard of for
+-- a minute is `lost`.
+create or replace function headgate.pipeline_status(name text default null)
+returns table (pipeline text, kind text, state text, process text, spec jsonb, progress jsonb, error text, started_at timestamptz, seen_at timestamptz)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select p.name, p.kind, case when p.state = 'running' and p.seen_at < clock_timestamp() - interval '1 minute' then 'lost' else p.state end,
+         p.process, p.spec, p.progress, p.error, p.started_at, p.seen_at
+    from headgate.pipeline p where pipeline_status.name is null or p.name = pipeline_status.name order by p.name
+$$;
+
+-- forget_pipeline(name) -> whether there was such a pipeline: removes what it said of itself. Writes pipeline.
+create or replace function headgate.forget_pipeline(name text) returns boolean
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  with gone as (delete from headgate.pipeline p where p.name = forget_pipeline.name returning 1) select exists (select from gone)
+$$;
