@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncStream
 from .errors import (
+    ArchiveNotFound,
     Conflict,
     ConnectionFailed,
     ConsumerExists,
@@ -47,6 +48,7 @@ from .maintenance import AsyncMaintenance, Maintenance
 from .schema import install_sql
 from .sync import Consumer, Headgate, Insights, Message, Stream
 from .types import (
+    ArchiveInfo,
     ChannelInfo,
     ConsumerInfo,
     DeadLetter,
@@ -98,6 +100,8 @@ async def connect_async(
 
 
 __all__ = [
+    "ArchiveInfo",
+    "ArchiveNotFound",
     "AsyncConsumer",
     "AsyncHeadgate",
     "AsyncInsights",

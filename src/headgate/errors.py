@@ -100,6 +100,12 @@ class StreamFull(Error):
     sqlstate = "HG013"
 
 
+class ArchiveNotFound(Error):
+    """The stream has no archive of this name."""
+
+    sqlstate = "HG014"
+
+
 class StagingLost(Error):
     """Messages that were staged are gone before they were sent. Nothing of the batch was sent: repeat it."""
 
@@ -160,7 +166,8 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     cls.sqlstate: cls
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
-        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, StagingLost, NotAllowed,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound,
+        StagingLost, NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip

@@ -88,6 +88,8 @@ WORKERS = (
     "order by stream, consumer, joined_at, name"
 )
 SEGMENTS = "select * from headgate.segments where stream = %s order by id"
+ARCHIVES = "select * from headgate.archives where stream = %s order by name"
+DROP_ARCHIVE = "select headgate.drop_archive(%s, %s)"
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
 

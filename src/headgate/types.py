@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 Order = Literal["none", "key"]
 LaneBy = Literal["hash", "key", "channel"]
-Retain = Literal["forever", "until_acked"]
+Retain = Literal["forever", "until_acked", "until_archived"]
 SegmentState = Literal["open", "closed", "dropped"]
 State = Literal["available", "delivered", "parked", "done", "skipped"]
 Severity = Literal["problem", "warning", "note"]
@@ -108,6 +108,22 @@ class SegmentInfo:
     closed_at: datetime | None
     last_at: datetime | None
     kept_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveInfo:
+    """An archive of a stream: a table in a lake at `place`, in which no message up to the seq `floor` is missing.
+
+    `lag` is about how many messages it has still to copy, `waiting` how many closed segments it does not have yet.
+    """
+
+    stream: str
+    name: str
+    place: str
+    floor: int
+    lag: int
+    at: datetime
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)

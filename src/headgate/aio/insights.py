@@ -11,6 +11,7 @@ from ..connections import Array, Row
 from ..encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (
+    ArchiveInfo,
     ChannelInfo,
     ConsumerInfo,
     DeadLetter,
@@ -76,6 +77,11 @@ class AsyncInsights:
         """The segments of a stream's log, oldest first, and why closed ones are still kept."""
         await self.stream(stream)
         return [SegmentInfo(*row) for row in await self._hg.run(statements.SEGMENTS, (stream,))]
+
+    async def archives(self, stream: str) -> list[ArchiveInfo]:
+        """The archives of a stream: where they are, and how far."""
+        await self.stream(stream)
+        return [ArchiveInfo(*row) for row in await self._hg.run(statements.ARCHIVES, (stream,))]
 
     async def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""

@@ -10,7 +10,7 @@ from .. import statements
 from ..connections import Array
 from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
-from ..types import Backoff, Order, Outgoing, Retain, SegmentInfo, StoredMessage, StreamInfo
+from ..types import ArchiveInfo, Backoff, Order, Outgoing, Retain, SegmentInfo, StoredMessage, StreamInfo
 from .consumer import AsyncConsumer, as_filter
 
 if TYPE_CHECKING:
@@ -224,10 +224,18 @@ class AsyncStream:
         """The segments of the stream's log, oldest first, and why closed ones are still kept."""
         return await self.hg.insights.segments(self.name)
 
+    async def archives(self) -> list[ArchiveInfo]:
+        """The archives of the stream: where they are, and how far."""
+        return await self.hg.insights.archives(self.name)
+
+    async def drop_archive(self, name: str) -> None:
+        """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
+        await self.hg.run(statements.DROP_ARCHIVE, (self.name, name))
+
     async def compact(self) -> int:
         """Removes closed segments of which only parked messages are left, and keeps these; returns how many.
 
-        For streams with `retain="until_acked"`. Maintenance does it every `compact_every`.
+        For streams with `retain="until_acked"` or `"until_archived"`. Maintenance does it every `compact_every`.
         """
         return int((await self.hg.run(statements.COMPACT, (self.name,)))[0][0])
 

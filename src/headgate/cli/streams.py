@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -22,9 +22,11 @@ NEW = (
     click.option("--one-message-per-key", is_flag=True, default=None, help="Keep only the latest message of a key."),
 )  # fmt: skip
 
+RETAIN = click.Choice(get_args(Retain))
+
 # of a stream that there is these can be changed too
 SETTINGS = (
-    click.option("--retain", type=click.Choice(["forever", "until_acked"]), help="How long messages are kept."),
+    click.option("--retain", type=RETAIN, help="How long messages are kept."),
     click.option("--retain-up-to", type=values.time, help="Remove what is older."),
     click.option("--retain-at-least", type=values.time, help="Never remove what is younger, to make room."),
     click.option("--max-storage", type=values.size, help="Remove the oldest above so many bytes."),
@@ -57,7 +59,7 @@ def add(call: Call, name: str | None, if_not_exists: bool, lanes: int, lane_by: 
         name = call.ask("name")
         lane_by = call.ask("lane by", default=lane_by, type=click.Choice(["hash", "key", "channel"]))
         lanes = call.ask("lanes", default=lanes, type=int) if lane_by == "hash" else lanes
-        retain: Retain = call.ask("retain", default="forever", type=click.Choice(["forever", "until_acked"]))
+        retain: Retain = call.ask("retain", default="forever", type=RETAIN)
         settings["retain"] = settings["retain"] or retain
     chosen = {"lanes": lanes, "lane_by": lane_by, **given(settings)}
     leave = {"if_not_exists": True} if if_not_exists else {}
@@ -149,6 +151,31 @@ def segments(call: Call, stream: str | None) -> None:
     columns = ("id", "state", "first_seq", "end_seq", "messages", "size", "created_at", "kept_by")
     rows = [{**{c: getattr(s, c, None) for c in columns}, "size": size(s.bytes)} for s in found]
     call.say_rows(found, rows, columns, "there are no segments")
+
+
+@command(streams, "archives", curl=True)
+@stream_argument
+def archives(call: Call, stream: str | None) -> None:
+    """List a stream's archives: where they are, and how far."""
+    stream = call.stream(stream)
+    if call.curl("GET", "streams", stream, "archives"):
+        return
+    found = call.hg.insights.archives(stream)
+    columns = ("name", "place", "floor", "lag", "at", "waiting")
+    call.say_rows(found, [{c: getattr(a, c) for c in columns} for a in found], columns, "there are no archives")
+
+
+@command(streams, "drop-archive", curl=True)
+@stream_argument
+@click.argument("archive", metavar="ARCHIVE")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop_archive(call: Call, stream: str, archive: str, yes: bool) -> None:
+    """Forget an archive, so that retention waits for it no longer. What it has stays in the lake."""
+    if call.curl("DELETE", "streams", stream, "archives", archive):
+        return
+    call.confirm(f"forget the archive {archive} of {stream}? what is not in it may then be removed", yes)
+    call.hg.stream(stream).drop_archive(archive)
+    call.say({"dropped": archive}, archive)
 
 
 @command(streams, "compact")

@@ -10,7 +10,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..types import ChannelInfo, ConsumerInfo, DeadLetter, MessageState, PeekedMessage, StoredMessage, StreamInfo
+from ..types import (
+    ArchiveInfo,
+    ChannelInfo,
+    ConsumerInfo,
+    DeadLetter,
+    MessageState,
+    PeekedMessage,
+    StoredMessage,
+    StreamInfo,
+)
 
 
 class Nothing(Struct):
@@ -49,6 +58,23 @@ class Stream(Struct):
 
     @classmethod
     def of(cls, info: StreamInfo) -> Stream:
+        """The answer for what insights know."""
+        return cls(**facts(info))
+
+
+class Archive(Struct):
+    """An archive of a stream: no message up to the seq `floor` is missing there."""
+
+    stream: str
+    name: str
+    place: str
+    floor: int
+    lag: int
+    at: datetime
+    waiting: int
+
+    @classmethod
+    def of(cls, info: ArchiveInfo) -> Archive:
         """The answer for what insights know."""
         return cls(**facts(info))
 

@@ -24,6 +24,7 @@ class Problem(Exception):
 _STATUS: dict[type[errors.Error], int] = {
     errors.StreamNotFound: 404,
     errors.ConsumerNotFound: 404,
+    errors.ArchiveNotFound: 404,
     errors.StreamExists: 409,
     errors.ConsumerExists: 409,
     errors.StreamFull: 409,

@@ -34,7 +34,7 @@ class NewStream(Body):
     name: Name
     lanes: Count = 16
     lane_by: Literal["hash", "key", "channel"] = "hash"
-    retain: Literal["forever", "until_acked"] = "forever"
+    retain: Literal["forever", "until_acked", "until_archived"] = "forever"
     retain_up_to_ms: Milliseconds | None = None
     retain_at_least_ms: Milliseconds | None = None
     max_storage: Bytes | None = None
@@ -52,7 +52,7 @@ class NewStream(Body):
 class StreamChange(Body):
     """Settings of a stream to change. null puts a setting back to none; what is left out stays."""
 
-    retain: Literal["forever", "until_acked"] | UnsetType = UNSET
+    retain: Literal["forever", "until_acked", "until_archived"] | UnsetType = UNSET
     retain_up_to_ms: Milliseconds | UnsetType | None = UNSET
     retain_at_least_ms: Milliseconds | UnsetType | None = UNSET
     max_storage: Bytes | UnsetType | None = UNSET

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from .answers import Nothing, Stream
+from .answers import Archive, Nothing, Stream
 from .call import Call
 from .requests import NewStream, StreamChange
 from .routing import Routes
@@ -65,6 +65,19 @@ async def change_stream(call: Call) -> Stream:
 async def drop_stream(call: Call) -> Nothing:
     """Removes a stream, its consumers, its messages and its dead letters."""
     await call.service.stream(call.stream).drop()
+    return Nothing()
+
+
+@routes.route("GET", "/api/streams/{stream}/archives", scope="monitor", answer=list[Archive])
+async def list_archives(call: Call) -> list[Archive]:
+    """The archives of a stream: where they are, and how far."""
+    return [Archive.of(a) for a in await call.service.stream(call.stream).archives()]
+
+
+@routes.route("DELETE", "/api/streams/{stream}/archives/{archive}", scope="admin", answer=Nothing)
+async def drop_archive(call: Call) -> Nothing:
+    """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
+    await call.service.stream(call.stream).drop_archive(call.path["archive"])
     return Nothing()
 
 

@@ -12,6 +12,7 @@ from ..connections import Array, Row
 from ..encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (
+    ArchiveInfo,
     ChannelInfo,
     ConsumerInfo,
     DeadLetter,
@@ -75,6 +76,11 @@ class Insights:
         """The segments of a stream's log, oldest first, and why closed ones are still kept."""
         self.stream(stream)
         return [SegmentInfo(*row) for row in self._hg.run(statements.SEGMENTS, (stream,))]
+
+    def archives(self, stream: str) -> list[ArchiveInfo]:
+        """The archives of a stream: where they are, and how far."""
+        self.stream(stream)
+        return [ArchiveInfo(*row) for row in self._hg.run(statements.ARCHIVES, (stream,))]
 
     def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""

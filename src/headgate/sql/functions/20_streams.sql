@@ -13,8 +13,8 @@ begin
   if p_lane_by not in ('hash', 'key', 'channel') then
     perform headgate.fail('HG010', format('lane_by "%s" is not known', p_lane_by), 'lane_by is ''hash'', ''key'' or ''channel''');
   end if;
-  if p_retain not in ('forever', 'until_acked') then
-    perform headgate.fail('HG010', format('retain "%s" is not known', p_retain), 'retain is ''forever'' or ''until_acked''');
+  if p_retain not in ('forever', 'until_acked', 'until_archived') then
+    perform headgate.fail('HG010', format('retain "%s" is not known', p_retain), 'retain is ''forever'', ''until_acked'' or ''until_archived''');
   end if;
   if least(p_retain_up_to, p_segment_age, p_compact_every) <= interval '0' or p_retain_at_least < interval '0' then
     perform headgate.fail('HG010', 'retain_up_to, retain_at_least, segment_age and compact_every are lengths of time',
@@ -41,7 +41,7 @@ end $$;
 -- stream is left as it is. Returns the stream's id. `lane_by` says what shares a lane: keys of the same hash ('hash', so many
 -- lanes), one key ('key'), or one channel ('channel'). Messages are kept for ever, or until every consumer has acked them;
 -- in both cases no longer than retain_up_to, and the oldest go when max_storage is reached, unless they are younger than
--- retain_at_least. Writes stream, layout, segment, tick; DDL.
+-- retain_at_least. With 'until_archived' nothing goes, for whatever reason, that is not in every archive of the stream. Writes stream, layout, segment, tick; DDL.
 create or replace function headgate.create_stream(
   name text, lanes int default 16, lane_by text default 'hash', retain text default 'forever', retain_up_to interval default null,
   retain_at_least interval default null, max_storage bigint default null, one_message_per_key boolean default false,

@@ -88,7 +88,7 @@ end $$;
 create or replace function headgate.age_to_close(s headgate.stream) returns interval
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select coalesce(s.segment_age, least(case when s.retain_up_to is not null then greatest(s.retain_up_to / 8, interval '1 second') end,
-                         case s.retain when 'until_acked' then interval '1 hour' end))
+                         case when s.retain <> 'forever' then interval '1 hour' end))
 $$;
 
 -- end_segment(stream) -> how many seqs were left out: the rest of the segment that is being written, when it is large or old

@@ -82,6 +82,14 @@ begin
   return array(select s from unnest(p_seqs) s where s <> all(gone));
 end $$;
 
+-- in_archives(segment) -> whether retention may remove a segment as far as archives are concerned: every archive of its stream has
+-- all of it, and there is one; or the stream's retention does not ask for that.
+create or replace function headgate.in_archives(g headgate.segment) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select s.retain <> 'until_archived' or coalesce(g.end_seq - 1 <= (select min(a.floor) from headgate.archive a where a.stream = s.id), false)
+    from headgate.stream s where s.id = g.stream
+$$;
+
 -- held_open(table) -> whether a transaction that has been open for a while holds a lock on it.
 create or replace function headgate.held_open(p_table regclass) returns boolean
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -135,6 +143,9 @@ begin
     if p_how in ('done', 'compacted') and exists (select from headgate.rest_of(g) r where p_how = 'done' or r.unread) then
       raise exception using errcode = '55P03', message = format('%s is needed again', part);
     end if;
+    if g.messages > 0 and not headgate.in_archives(g) then
+      raise exception using errcode = '55P03', message = format('an archive that is new needs %s', part);
+    end if;
     execute format('truncate headgate.%I', part);
     update headgate.segment x set state = 'dropped' where x.stream = g.stream and x.id = g.id;
     perform set_config('lock_timeout', was, true);
@@ -171,8 +182,9 @@ end $$;
 
 -- remove_segments(stream) -> how many segments were emptied, at most 8 a call: those without messages, those whose last message
 -- is older than retain_up_to, the oldest ones while the stream is above max_storage (none with a message younger than
--- retain_at_least), and, of a stream that keeps messages until they are acked, those that are done for all consumers. At most
--- 8 of these are asked about in a call, chosen by chance: one that is held for long must not hide others.
+-- retain_at_least), and, of a stream that keeps messages until they are acked or archived, those that are done for all consumers. At most
+-- 8 of these are asked about in a call, chosen by chance: one that is held for long must not hide others. Of a stream that keeps
+-- messages until they are archived, nothing goes that an archive does not have.
 -- To be called last in a transaction. Locks the segments' rows (SKIP LOCKED) and tables; writes segment, parked, loss.
 create or replace function headgate.remove_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -181,10 +193,12 @@ declare
   has_consumers boolean := exists (select from headgate.consumer c where c.stream = s.id);
 begin
   for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
-            order by case s.retain when 'until_acked' then random() else x.id end for update skip locked loop
+            order by case s.retain when 'forever' then x.id else random() end for update skip locked loop
     how := case when g.messages = 0 then 'done'
+                when not headgate.in_archives(g) then null
                 when g.last_at < clock_timestamp() - s.retain_up_to then 'retain_up_to'
                 when s.retain = 'until_acked' then case when has_consumers then 'done' end
+                when s.retain = 'until_archived' then 'done'  -- whoever comes later can have it from the archive
                 -- while another process removes an older one, nobody knows yet whether this one has to go
                 when g.last_at < clock_timestamp() - coalesce(s.retain_at_least, interval '0')
                      and g.id = (select min(x.id) from headgate.segment x where x.stream = s.id and x.state = 'closed')
@@ -236,14 +250,15 @@ begin
 end $$;
 
 -- is_full(stream) -> whether it is above max_storage and nothing may be removed: its oldest segment holds messages younger
--- than retain_at_least, or, where messages are kept until they are acked, no closed segment is done.
+-- than retain_at_least, or, where messages are kept until they are acked or archived, no closed segment is.
 create or replace function headgate.is_full(s headgate.stream) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
   if s.max_storage is null or headgate.stored_bytes(s.id) <= s.max_storage then return false; end if;
-  if s.retain = 'until_acked' then
-    return not exists (select from headgate.segment g where g.stream = s.id and g.state = 'closed' and not exists (select from headgate.rest_of(g)))
-        or not exists (select from headgate.consumer c where c.stream = s.id);
+  if s.retain <> 'forever' then
+    return not exists (select from headgate.segment g where g.stream = s.id and g.state = 'closed' and headgate.in_archives(g)
+                          and not exists (select from headgate.rest_of(g)))
+        or (s.retain = 'until_acked' and not exists (select from headgate.consumer c where c.stream = s.id));
   end if;
   return s.retain_at_least is not null and coalesce((
     select g.state = 'open' or g.last_at > clock_timestamp() - s.retain_at_least from headgate.segment g
@@ -257,6 +272,7 @@ begin
   if headgate.is_full(s) then
     perform headgate.fail('HG013', format('stream "%s" is full: %s bytes are more than its max_storage, and nothing may be removed', s.name, headgate.stored_bytes(s.id)),
       case s.retain when 'until_acked' then 'let its consumers catch up (what is acked is removed by maintenance), drop a consumer that is no longer needed, or raise max_storage'
+                    when 'until_archived' then 'let its archives and consumers catch up (the view headgate.segments says who holds what), drop one that is no longer needed, or raise max_storage'
                     else 'raise max_storage, or lower retain_at_least' end);
   end if;
 end $$;
@@ -276,14 +292,18 @@ begin
                 else 'emptied; maintenance drops its empty table' end;
   end if;
   select * into s from headgate.stream where id = g.stream;
+  if g.messages > 0 and not headgate.in_archives(g) then
+    return coalesce((select format('archive %s does not have it yet', a.name) from headgate.archive a where a.stream = s.id order by a.floor, a.name limit 1),
+                    'the stream has no archive yet');
+  end if;
   if g.messages > 0 and coalesce(g.last_at >= clock_timestamp() - s.retain_up_to, true) then
-    if s.retain = 'until_acked' then
+    if s.retain <> 'forever' then
       select * into r from headgate.rest_of(g) limit 1;
       if found then
         return case when r.unread then format('consumer %s has not read it', r.name)
                     when r.in_flight > 0 then format('consumer %s has %s of its messages in flight', r.name, r.in_flight)
                     else format('consumer %s has %s of its messages parked', r.name, r.parked) end;
-      elsif not exists (select from headgate.consumer c where c.stream = s.id) then
+      elsif s.retain = 'until_acked' and not exists (select from headgate.consumer c where c.stream = s.id) then
         return 'the stream has no consumer yet';
       end if;
     elsif s.max_storage is not null and headgate.stored_bytes(s.id) > s.max_storage then

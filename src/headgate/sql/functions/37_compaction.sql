@@ -26,6 +26,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare g headgate.segment; n bigint := 0; waiting bigint; needed boolean;
 begin
   for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed' order by x.id for update skip locked loop
+    continue when not headgate.in_archives(g);
     select coalesce(bool_or(r.unread or r.in_flight > 0), true) into needed from headgate.rest_of(g) r;
     continue when needed;
     select count(distinct p.seq) into waiting from headgate.parked p join headgate.consumer c on c.id = p.consumer
@@ -37,13 +38,13 @@ begin
   return n;
 end $$;
 
--- compact(stream) -> how many segments of a stream that keeps messages until they are acked were compacted away; maintenance
+-- compact(stream) -> how many segments of a stream that keeps messages until they are acked or archived were compacted away; maintenance
 -- does it every compact_every. Call it outside a longer transaction: it locks the segments that it removes until the commit.
 create or replace function headgate.compact(stream text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
 begin
-  if s.retain <> 'until_acked' then return 0; end if;
+  if s.retain = 'forever' then return 0; end if;
   perform headgate.close_segments(s);
   return headgate.compact_segments(s);
 end $$;

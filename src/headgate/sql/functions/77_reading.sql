@@ -9,6 +9,7 @@
 --   reborn               the mark to go on from, when the tick is a bridge from another cluster
 --   pos, since           only in the middle of a span: of the span from the mark `since` to this tick, what lies at or below pos has
 --                        been read
+--   end_floor            with pos: the floor at the end of the span
 -- So a long span can be read in parts, and each part can be read again.
 
 -- tick_mark(tick) -> the mark that stands on it.
@@ -69,7 +70,7 @@ begin
   end if;
   if start ? 'pos' then  -- in the middle of a span: that one is finished first
     since := start->'since';
-    target := start - 'pos' - 'since';
+    target := (start || jsonb_build_object('floor', coalesce(start->'end_floor', start->'floor'))) - 'pos' - 'since' - 'end_floor';
     pos := (start->>'pos')::bigint;
     late := (start->>'late')::int8multirange;
   else
@@ -78,7 +79,7 @@ begin
       perform headgate.make_tick(s.id, headgate.is_open());
       target := headgate.tick_mark(headgate.newest_tick(s.id));
     else
-      target := until - 'pos' - 'since';
+      target := (until || jsonb_build_object('floor', coalesce(until->'end_floor', until->'floor'))) - 'pos' - 'since' - 'end_floor';
     end if;
     select * into bridge from headgate.tick t
      where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id < (target->>'tick')::bigint and t.reborn is not null order by t.id limit 1;
@@ -97,7 +98,7 @@ begin
     pos := first + max_messages - 1;
     if pos < (target->>'hi')::bigint then
       return target || jsonb_build_object('pos', pos, 'since', since - 'late' - 'reborn' - 'at',
-                                          'floor', least(pos, (target->>'floor')::bigint));
+                                          'floor', least(pos, (target->>'floor')::bigint), 'end_floor', target->'floor');
     end if;
   end if;
   return target;
@@ -108,7 +109,7 @@ create or replace function headgate.mark_before(p_start jsonb, p_end jsonb, p_se
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_seq > (p_end->>'hi')::bigint then p_end
               else p_end || jsonb_build_object('pos', p_seq - 1, 'since', coalesce(p_start->'since', p_start->'reborn', p_start) - 'late' - 'reborn' - 'at',
-                                               'floor', least(p_seq - 1, (p_end->>'floor')::bigint)) end
+                                               'floor', least(p_seq - 1, (p_end->>'floor')::bigint), 'end_floor', coalesce(p_end->'end_floor', p_end->'floor')) end
 $$;
 
 -- end_mark(stream, start, position) -> the mark to read up to from `start`, for a position as in headgate.mark(): a seq or a time is the first that

@@ -11,6 +11,18 @@ begin
       where excluded.floor >= a.floor;
 end $$;
 
+-- drop_archive(stream, name): forgets an archive, so that retention waits for it no longer. What it has stays in the lake. HG014 when
+-- there is none. Writes archive.
+create or replace function headgate.drop_archive(stream text, name text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream := headgate.find_stream(stream);
+begin
+  delete from headgate.archive a where a.stream = s.id and a.name = drop_archive.name;
+  if not found then
+    perform headgate.fail('HG014', format('stream "%s" has no archive "%s"', s.name, drop_archive.name), 'the view headgate.archives lists them');
+  end if;
+end $$;
+
 -- note_pipeline(name, kind, state, process, spec, progress, error): what a pipeline says of itself. `process` tells runs apart: a new one
 -- starts the clock again. Writes pipeline.
 create or replace function headgate.note_pipeline(

@@ -1,5 +1,6 @@
 -- Views for people who look with SQL; the SDK's insights read the same ones.
-drop view if exists headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments;
+drop view if exists headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments,
+  headgate.archives;
 
 create view headgate.streams as
 -- A stream: how many messages and bytes are in it, since when, and how fast it grows.
@@ -66,3 +67,10 @@ select s.name as stream, c.name as consumer, w.name,
        w.joined_at, w.seen_at, w.until,
        (select coalesce(sum(cardinality(d.seqs)), 0)::bigint from headgate.delivery d where d.consumer = c.id and d.worker = w.name) as in_flight
   from headgate.worker w join headgate.consumer c on c.id = w.consumer join headgate.stream s on s.id = c.stream;
+
+create view headgate.archives as
+-- An archive of a stream: where it is, up to which seq nothing is missing there, about how many messages it has still to copy, and
+-- how many closed segments wait for it.
+select s.name as stream, a.name, a.place, a.floor, headgate.unread_since(s.name, a.mark) as lag, a.at,
+       (select count(*) from headgate.segment g where g.stream = s.id and g.state = 'closed' and g.messages > 0 and g.end_seq - 1 > a.floor) as waiting
+  from headgate.archive a join headgate.stream s on s.id = a.stream;

@@ -87,7 +87,7 @@ declare s headgate.stream; n bigint; compacted bigint;
 begin
   for s in select * from headgate.stream order by random() loop
     compacted := 0;
-    if s.retain = 'until_acked' and s.compacted_at < clock_timestamp() - s.compact_every then
+    if s.retain <> 'forever' and s.compacted_at < clock_timestamp() - s.compact_every then
       update headgate.stream x set compacted_at = clock_timestamp()
        where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
       compacted := headgate.compact_segments(s);

@@ -17,7 +17,7 @@ create or replace function headgate.examine(p_patience interval) returns table (
 language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 declare part text;
 begin
-  foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'failures', 'storage', 'upkeep', 'rights', 'settings'] loop
+  foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'failures', 'storage', 'archives', 'upkeep', 'rights', 'settings'] loop
     begin
       return query execute format('select * from headgate.examine_%s($1)', part) using p_patience;
     exception when others then
@@ -194,7 +194,7 @@ begin
   -- who has used the tables of a stream in a transaction that is still open: emptied or old segments cannot go
   for s in select * from headgate.stream x where x.retain_up_to is not null or exists (select from headgate.segment e where e.stream = x.id and e.state = 'dropped') loop
     select count(*) filter (where e.state = 'dropped') as emptied,
-           count(*) filter (where e.state = 'closed' and e.last_at < clock_timestamp() - s.retain_up_to - p_patience) as overdue
+           count(*) filter (where e.state = 'closed' and e.last_at < clock_timestamp() - s.retain_up_to - p_patience and headgate.in_archives(e)) as overdue
       into g from headgate.segment e where e.stream = s.id;
     continue when g.emptied = 0 and g.overdue = 0;
     select string_agg(distinct l.pid::text, ', ') into who
@@ -234,6 +234,26 @@ begin
     end if;
   end loop;
 end $$;
+
+-- examine_archives(patience): segments that only wait for an archive which does not go on, or which there is not.
+create or replace function headgate.examine_archives(p_patience interval) returns table (severity text, subject text, finding text, advice text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with waiting as (
+    select s.name as stream, a.name, a.at, a.floor, count(*) as segments, sum(g.bytes) as bytes, min(g.closed_at) as since
+      from headgate.stream s join headgate.segment g on g.stream = s.id and g.state = 'closed' and g.messages > 0
+      left join headgate.archive a on a.stream = s.id
+     where s.retain = 'until_archived' and g.end_seq - 1 > coalesce(a.floor, -1) group by s.name, a.name, a.at, a.floor)
+  select 'note', 'stream ' || w.stream,
+         format('Stream "%s" keeps messages until they are archived, and there is no archive: %s segments (%s) stay.', w.stream, w.segments, pg_size_pretty(w.bytes)),
+         format('Run a pipeline of the kind archive (`headgate pipeline new archive`), or do without: select headgate.alter_stream(%L, retain => ''until_acked'');', w.stream)
+    from waiting w where w.name is null and w.since < clock_timestamp() - p_patience
+  union all
+  select 'warning', format('archive %s/%s', w.stream, w.name),
+         format('Archive "%s" of stream "%s" has not gone on since %s, and %s segments (%s) wait for it: it has everything up to seq %s.', w.name, w.stream,
+                date_trunc('second', w.at), w.segments, pg_size_pretty(w.bytes), w.floor),
+         format('Run its pipeline (`headgate pipeline status` says what became of it), or, when it is not needed: select headgate.drop_archive(%L, %L);', w.stream, w.name)
+    from waiting w where w.name is not null and greatest(w.at, w.since) < clock_timestamp() - p_patience
+$$;
 
 -- examine_upkeep(patience): whether maintenance runs, and whether the database has moved here from another cluster.
 create or replace function headgate.examine_upkeep(p_patience interval) returns table (severity text, subject text, finding text, advice text)

@@ -43,6 +43,10 @@ create table headgate.archive (
   primary key (stream, name)
 );
 
+-- Messages may be kept until archives have them.
+alter table headgate.stream drop constraint stream_retain_check,
+  add constraint stream_retain_check check (retain in ('forever', 'until_acked', 'until_archived'));
+
 -- What pipelines last said of themselves.
 create table headgate.pipeline (
   name text primary key,
