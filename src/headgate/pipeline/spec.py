@@ -14,7 +14,7 @@ from ..errors import InvalidArgument
 Name = Annotated[
     str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", description="letters, digits, _, - and .")
 ]
-Seconds = re.compile(r"^every (\d+) (second|minute|hour|day)s?$")
+SECONDS = re.compile(r"^every (\d+) (second|minute|hour|day)s?$")
 
 
 class Pipeline(
@@ -154,7 +154,7 @@ def schema() -> dict[str, Any]:
 
 
 def _sensible(found: AnyPipeline, where: str) -> AnyPipeline:
-    if found.run not in ("once", "continuous") and not Seconds.match(found.run):
+    if found.run not in ("once", "continuous") and not SECONDS.match(found.run):
         raise InvalidArgument(
             f'{where}: run is "{found.run}"', hint='run is once, continuous, or for instance "every 5 minutes"'
         )

@@ -28,7 +28,7 @@ begin
            'oldest_unacked', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'removed_between', 'read_plan', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
            'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'compact', 'maintain',
-           'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'note_archive', 'forget_pipeline'])) x (role, names)
+           'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'note_archive', 'archive_mark', 'forget_pipeline'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
       execute format('grant execute on function %s to %I', f.name, r);
     end loop;
