@@ -112,6 +112,6 @@ def _note(pipeline: Archive, job: Job, lake: Lake, mark: Mark) -> None:
 
 
 def _compacted(lake: Lake, writer: Writer) -> str | None:
-    if lake.small_files() < 2:
+    if not lake.scattered():
         return None
     return f"{lake.compact(writer)} small files put together"

@@ -26,8 +26,9 @@ from .lake_files import File
 from .storage import Place
 
 STATE = "headgate"  # what our part of a commit's words is called
-SMALL = 32 * 1024 * 1024  # bytes: files below are put together
-MANY = 16  # small files that are worth a compaction in the middle of a run
+SMALL = 8 * 1024 * 1024  # bytes of a file that is small
+LARGE = 64 * 1024 * 1024  # what small files are put together to
+MANY = 8  # small files in one partition that are worth putting together: rewriting fewer costs more than it saves
 SEARCHED = 1000  # commits in which the last one of a writer is looked for
 
 
@@ -45,7 +46,9 @@ class Writer:
 class Lake:
     """A Delta table of ours."""
 
-    def __init__(self, place: Place, schema: pa.Schema, partition_by: Sequence[str] = (), *, holds: str | None = None) -> None:
+    def __init__(
+        self, place: Place, schema: pa.Schema, partition_by: Sequence[str] = (), *, holds: str | None = None
+    ) -> None:
         self.place, self.schema, self.partition_by = place, schema, list(partition_by)
         self._holds = holds
 
@@ -99,14 +102,14 @@ class Lake:
         """Makes sure that the newest commit outlives a loss of power."""
         self.place.keep(f"_delta_log/{table.version():020}.json")
 
-    def small_files(self) -> int:
-        """How many small files share their partition with another one."""
+    def scattered(self) -> bool:
+        """Whether some partition has so many small files that they are worth putting together."""
         counts: dict[tuple[Any, ...], int] = {}
         for file in files_of(self.open()):
             if file.size < SMALL:
                 values = tuple(file.partition.values())
                 counts[values] = counts.get(values, 0) + 1
-        return sum(n for n in counts.values() if n > 1)
+        return max(counts.values(), default=0) >= MANY
 
     def compact(self, writer: Writer) -> int:
         """Puts small files together; returns how many are gone. Rows stay as they are: their order is that of seq.
@@ -115,7 +118,7 @@ class Lake:
         """
         table = self.open()
         done = table.optimize.compact(
-            target_size=4 * SMALL,
+            target_size=LARGE,
             commit_properties=CommitProperties(custom_metadata=_said(writer.name, writer.batch, writer.state)),
         )
         return int(done["numFilesRemoved"])
@@ -136,7 +139,8 @@ class Lake:
         if there.names != self.schema.names or there.types != self.schema.types:
             different = sorted(set(_shown(there)) ^ set(_shown(self.schema)))
             raise InvalidArgument(
-                f"the table at {self.place.uri} has other columns: {', '.join(different)}", hint="write to another place"
+                f"the table at {self.place.uri} has other columns: {', '.join(different)}",
+                hint="write to another place",
             )
         holds = table.metadata().configuration.get("headgate.stream")
         if self._holds and holds != self._holds:

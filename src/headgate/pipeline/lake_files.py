@@ -44,7 +44,9 @@ class FileWriter:
         self._out = files.open_output_stream(path)
         # values of these columns repeat; a dictionary of data would be made in vain
         repeated = [name for name in schema.names if name not in ("seq", "data", "created_at")]
-        self._writer = pq.ParquetWriter(self._out, schema, compression="zstd", compression_level=1, use_dictionary=repeated)
+        self._writer = pq.ParquetWriter(
+            self._out, schema, compression="zstd", compression_level=1, use_dictionary=repeated
+        )
         self._gathered: list[pa.RecordBatch] = []
         self._bytes = self._rows = 0
         self._least: dict[str, Any] = {}
@@ -135,7 +137,9 @@ def _parts(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[tuple[Any
     for values in found:
         rows = batch
         if len(found) > 1:
-            same = [pc.equal(batch.column(n), v) if v is not None else batch.column(n).is_null() for n, v in values.items()]
+            same = [
+                pc.equal(batch.column(n), v) if v is not None else batch.column(n).is_null() for n, v in values.items()
+            ]
             chosen = same[0]
             for more in same[1:]:
                 chosen = pc.and_(chosen.fill_null(False), more.fill_null(False))

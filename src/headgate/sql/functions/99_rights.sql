@@ -21,7 +21,7 @@ begin
     execute format('revoke all on function %s from public', f.name);
     if to_regrole('headgate_owner') is null then continue; end if;
     for r in select x.role from (values
-        ('headgate_producer', array['send', 'send_batch', 'stage', 'make_room', 'send_staged', 'last_written', 'note_pipeline', 'stream_settings', 'installed_version']),
+        ('headgate_producer', array['send', 'send_batch', 'stage', 'make_room', 'send_staged', 'last_written', 'written_messages', 'load_once', 'note_pipeline', 'stream_settings', 'installed_version']),
         ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
            'join_workers', 'heartbeat', 'leave_workers', 'last_seqs']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
