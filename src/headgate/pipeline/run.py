@@ -49,6 +49,8 @@ class Job:
     """Where this pipeline keeps its checkpoint and other things of its own."""
     say: Callable[[Progress], None]
     stopping: Callable[[], bool] = field(default=lambda: False)
+    alive: Callable[[], None] = field(default=lambda: None)
+    """To be called now and then while there is nothing to say."""
 
     def source(self, stream: str, **options: Any) -> Any:
         """A streaming DataFrame of a stream's messages."""
@@ -78,7 +80,7 @@ def run(
         notes.say(progress)
         say(progress)
 
-    job = Job(spark, hg, Secret(hg.url), where, tell, stopping)
+    job = Job(spark, hg, Secret(hg.url), where, tell, stopping, notes.alive)
     kind = importlib.import_module(f".{pipeline.kind}", __package__)
     notes.note("running")
     try:
@@ -114,6 +116,7 @@ def follow(query: Any, job: Job, stream: str | None = None) -> None:
         if job.stopping():
             query.stop()
         query.awaitTermination(0.2)
+        job.alive()
     error = query.exception()
     if error is not None:
         raise error
@@ -134,6 +137,11 @@ class _Notes:
         """Notes progress, though not more often than is useful."""
         self.last = progress
         if time.monotonic() > self._noted + 0.5:
+            self.note("running")
+
+    def alive(self) -> None:
+        """Notes that the pipeline is there, when it has not said so for a while."""
+        if time.monotonic() > self._noted + NOTE_EVERY:
             self.note("running")
 
     def note(self, state: str, error: str | None = None) -> None:

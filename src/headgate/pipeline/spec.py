@@ -14,7 +14,7 @@ from ..errors import InvalidArgument
 Name = Annotated[
     str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", description="letters, digits, _, - and .")
 ]
-Seconds = re.compile(r"^every (\d+) (second|minute|hour|day)s?$")
+SECONDS = re.compile(r"^every (\d+) (second|minute|hour|day)s?$")
 
 
 class Pipeline(
@@ -75,6 +75,8 @@ class Replay(Pipeline, tag="replay", kw_only=True, frozen=True, omit_defaults=Tr
     """At most so many messages a second."""
     key: str | None = None
     """The new key, in SQL; default: the old one."""
+    new_keys: dict[str, str] | None = None
+    """New keys for old ones: "orders.a" = "orders.b", or all below a beginning: "old.>" = "new.>"."""
 
 
 class Transform(Pipeline, tag="transform", kw_only=True, frozen=True, omit_defaults=True):
@@ -83,7 +85,11 @@ class Transform(Pipeline, tag="transform", kw_only=True, frozen=True, omit_defau
     stream: str
     to_stream: str | None = None
     to_table: str | None = None
+    """A table of PostgreSQL, in the same database: schema.table. It is made if it is not there."""
+    table_keys: list[str] | None = None
+    """Columns of to_table by which a row takes the place of an older one; without them rows are added."""
     to_lake: str | None = None
+    """A Delta table: a directory, or a URL."""
     sql: str | None = None
     """A query over `messages`, in which `data` is decoded if there is a schema."""
     python: str | None = None
@@ -154,15 +160,24 @@ def schema() -> dict[str, Any]:
 
 
 def _sensible(found: AnyPipeline, where: str) -> AnyPipeline:
-    if found.run not in ("once", "continuous") and not Seconds.match(found.run):
+    if found.run not in ("once", "continuous") and not SECONDS.match(found.run):
         raise InvalidArgument(
             f'{where}: run is "{found.run}"', hint='run is once, continuous, or for instance "every 5 minutes"'
         )
+    if isinstance(found, Replay):
+        if found.run != "once":
+            raise InvalidArgument(
+                f"{where}: a replay has an end, so it runs once", hint="leave run out; rate makes a replay slower"
+            )
+        if found.key is not None and found.new_keys is not None:
+            raise InvalidArgument(f"{where}: which key is meant is not clear", hint="give one of key and new_keys")
     if isinstance(found, Transform):
         if sum(x is not None for x in (found.to_stream, found.to_table, found.to_lake)) != 1:
             raise InvalidArgument(
                 f"{where}: where the result goes is not clear", hint="give one of to_stream, to_table and to_lake"
             )
+        if found.table_keys and found.to_table is None:
+            raise InvalidArgument(f"{where}: table_keys says nothing without to_table", hint="leave it out")
         if (found.sql is None) == (found.python is None):
             raise InvalidArgument(f"{where}: what is done is not clear", hint="give one of sql and python")
     return found

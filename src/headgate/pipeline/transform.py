@@ -7,8 +7,12 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..spark import with_data
+from .lake import Lake
+from .lake_sink import LakeDataSource, stored
 from .run import Job, follow
 from .spec import Transform
+from .storage import place
+from .table_sink import TableDataSource, prepare, table
 
 
 def run(pipeline: Transform, job: Job) -> None:
@@ -22,11 +26,26 @@ def run(pipeline: Transform, job: Job) -> None:
     if pipeline.schema is not None:
         messages = with_data(messages, pipeline.schema)
     result = transformed(pipeline, job.spark, messages)
-    if pipeline.to_stream is None:
-        raise InvalidArgument("only to_stream is there yet", hint="give to_stream")
-    writer = result.writeStream.format("headgate").options(url=job.url, stream=pipeline.to_stream)
+    writer = _sink(pipeline, job, result)
     query = writer.option("checkpointLocation", str(job.directory / "checkpoint")).trigger(**pipeline.trigger).start()
     follow(query, job, pipeline.stream)
+
+
+def _sink(pipeline: Transform, job: Job, result: Any) -> Any:
+    """Where the result goes. What does not fit there is told before the query starts."""
+    writer = result.writeStream
+    if pipeline.to_stream is not None:
+        return writer.format("headgate").options(url=job.url, stream=pipeline.to_stream)
+    if pipeline.to_lake is not None:
+        where = place(pipeline.to_lake)
+        Lake(where, stored(result.schema)).open()
+        job.spark.dataSource.register(LakeDataSource)
+        return writer.format(LakeDataSource.name()).option("path", where.uri)
+    assert pipeline.to_table is not None
+    prepare(table(job.url, pipeline.to_table, pipeline.table_keys), result.schema)
+    job.spark.dataSource.register(TableDataSource)
+    options = {"url": job.url, "table": pipeline.to_table, "keys": ",".join(pipeline.table_keys or ())}
+    return writer.format(TableDataSource.name()).options(**options)
 
 
 def transformed(pipeline: Transform, spark: Any, messages: Any) -> Any:

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from .filters import FilteringReader
+from .history import HistoryReader, HistoryStreamReader
 from .messages import MESSAGE
 from .options import Reading, reading, writing
 from .sink import BatchWriter, StreamWriter
@@ -28,11 +29,13 @@ class HeadgateDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         given = reading(self.options, streaming=False)
+        if given.history:
+            return HistoryReader(given, _tasks(given))
         return (FilteringReader if given.push_filters else BatchReader)(given, _tasks(given))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         given = reading(self.options, streaming=True)
-        return StreamReader(given, _tasks(given))
+        return (HistoryStreamReader if given.history else StreamReader)(given, _tasks(given))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         return BatchWriter(writing(self.options), schema, self.options, overwrite)

@@ -11,7 +11,7 @@ from .messages import MESSAGE
 
 DATABASE = "HEADGATE_DATABASE_URL"
 READING = ("url", "stream", "start", "end", "filter", "columns", "tasks", "lanesPerTask", "maxRowsPerTrigger",
-           "failOnDataLoss", "pushFilters")  # fmt: skip
+           "failOnDataLoss", "pushFilters", "history", "archive")  # fmt: skip
 WRITING = ("url", "stream", "writer", "batch", "checkpointLocation", "queryName", "path")
 
 
@@ -44,6 +44,10 @@ class Reading:
     max_rows: int | None = None
     fail_on_data_loss: bool = True
     push_filters: bool = False
+    history: bool = False
+    """Whether what an archive has is read as well, from the lake."""
+    archive: str | None = None
+    """Which one, when there are several."""
 
 
 def target(options: Mapping[str, str]) -> Target:
@@ -80,6 +84,8 @@ def reading(options: Mapping[str, str], *, streaming: bool) -> Reading:
         max_rows=_number(options, "maxRowsPerTrigger"),
         fail_on_data_loss=_yes(options, "failOnDataLoss", True),
         push_filters=_yes(options, "pushFilters", False),
+        history=_yes(options, "history", False),
+        archive=options.get("archive"),
     )
 
 

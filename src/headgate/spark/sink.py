@@ -93,14 +93,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("headgate")`. The writer is the query, which keeps its id for the life of its checkpoint."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if query is None or batch is None:
-            raise InvalidArgument(
-                "Spark did not say which query and batch this is", hint="PySpark 4.0 or newer is needed"
-            )
-        return self.stage(iterator, query, int(batch))
+        return self.stage(iterator, *this_batch())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         self.send([m for m in messages if isinstance(m, Staged)], batchId)
@@ -133,6 +126,16 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Undoes nothing; see StreamWriter."""
+
+
+def this_batch() -> tuple[str, int]:
+    """The query and the batch that a task of a streaming write works for."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_ID) if context else None
+    batch = context.getLocalProperty(BATCH_ID) if context else None
+    if query is None or batch is None:
+        raise InvalidArgument("Spark did not say which query and batch this is", hint="PySpark 4.0 or newer is needed")
+    return query, int(batch)
 
 
 def _check(schema: StructType) -> dict[str, str]:
@@ -179,4 +182,4 @@ def _headers(column: pa.Array) -> pa.Array:
     return column.cast(pa.string())
 
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter"]
+__all__ = ["BatchWriter", "Staged", "StreamWriter", "this_batch"]

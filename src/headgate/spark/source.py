@@ -36,7 +36,7 @@ class Lanes(InputPartition):
         self.query = query
 
 
-class _Spans:
+class Spans:
     """What batch and streaming reads share."""
 
     def __init__(self, reading: Reading, cores: int) -> None:
@@ -48,8 +48,8 @@ class _Spans:
         mark: Mark = self._ask("headgate.mark(%s, %s)", position)
         return mark
 
-    def plan(self, start: Mark, end: Mark, where: Sequence[str] = ()) -> list[Lanes]:
-        """The tasks that read the messages between two marks."""
+    def plan(self, start: Mark, end: Mark, where: Sequence[str] = (), *, extra: Sequence[str] = ()) -> list[Lanes]:
+        """The tasks that read the messages between two marks. `extra` are columns that only the conditions need."""
         if start == end:
             return []
         r = self.reading
@@ -64,11 +64,12 @@ class _Spans:
             log.warning(
                 "stream %s no longer has the messages %s, which were still to be read", r.target.stream, removed
             )
+        columns = r.columns if r.columns is None else (*r.columns, *extra)
         found = control(r.target.url).run(
             "select query from headgate.read_plan(%s, %s, %s, %s::text[], %s::text[], %s::int, %s::int)",
-            (*span, names(r.filter), names(r.columns), r.tasks or self.cores, r.lanes_per_task),
+            (*span, names(r.filter), names(columns), r.tasks or self.cores, r.lanes_per_task),
         )
-        return [Lanes(narrowed(query, where)) for (query,) in found]
+        return [Lanes(narrowed(query, where, r.columns if extra else None)) for (query,) in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
@@ -79,12 +80,25 @@ class _Spans:
         return ask(self.reading.target.url, f"select {call}", (self.reading.target.stream, *params))
 
 
-def narrowed(query: str, where: Sequence[str]) -> str:
-    """The query with further conditions."""
-    return f"select * from ({query}) m where {' and '.join(where)}" if where else query  # noqa: S608 - both are ours
+def narrowed(query: str, where: Sequence[str], columns: Sequence[str] | None = None) -> str:
+    """The query with further conditions, and perhaps fewer columns."""
+    chosen = ", ".join(f"m.{name}" for name in columns) if columns else "*"
+    return f"select {chosen} from ({query}) m where {' and '.join(where)}" if where else query  # noqa: S608 - ours
 
 
-class BatchReader(_Spans, DataSourceReader):
+def later(noted: Mark, committed: Mark | None) -> Mark:
+    """How far an archive is, by what it noted and what its table says.
+
+    It notes after it commits, so what it committed is later after a crash; what it noted, when there was nothing to commit.
+    """
+    return noted if committed is None or _rank(noted) > _rank(committed) else committed
+
+
+def _rank(mark: Mark) -> tuple[int, float]:
+    return mark["tick"], mark.get("pos", float("inf"))
+
+
+class BatchReader(Spans, DataSourceReader):
     """`spark.read.format("headgate")`."""
 
     where: Sequence[str] = ()
@@ -99,7 +113,7 @@ class BatchReader(_Spans, DataSourceReader):
         return self._ask("query from headgate.read_plan(%s, %s, %s)", json.dumps(start), json.dumps(start))  # type: ignore[no-any-return]
 
 
-class StreamReader(_Spans, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Spans, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("headgate")`. Its offsets are marks, which end at ticks."""
 
     until: Mark | None = None

@@ -130,6 +130,22 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select w.batch from headgate.written w, headgate.find_stream(last_written.stream) s where w.stream = s.id and w.writer = last_written.writer
 $$;
 
+-- written_messages(stream, writer) -> how many messages the last batch of a writer had, null before the first.
+create or replace function headgate.written_messages(stream text, writer text) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select w.messages from headgate.written w, headgate.find_stream(written_messages.stream) s where w.stream = s.id and w.writer = written_messages.writer
+$$;
+
+-- load_once(writer, target, batch) -> whether a batch is still to be put into a table of the user's: true once, for batches that count up. Call it
+-- in the transaction that does so; another one for the same writer waits for it. Writes loaded.
+create or replace function headgate.load_once(writer text, target text, batch bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into headgate.loaded as l (writer, target, batch) values (load_once.writer, load_once.target, load_once.batch)
+    on conflict on constraint loaded_pkey do update set batch = excluded.batch, at = clock_timestamp() where l.batch < excluded.batch;
+  return found;
+end $$;
+
 -- collect_staging() -> how many staging tables were removed that nobody came back for within a day. Never waits. DDL.
 create or replace function headgate.collect_staging() returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$

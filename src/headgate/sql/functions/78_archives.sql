@@ -23,6 +23,12 @@ begin
   end if;
 end $$;
 
+-- archive_mark(stream, name) -> how far an archive is, null when it said nothing yet.
+create or replace function headgate.archive_mark(stream text, name text) returns jsonb
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select a.mark from headgate.archive a, headgate.find_stream(archive_mark.stream) s where a.stream = s.id and a.name = archive_mark.name
+$$;
+
 -- note_pipeline(name, kind, state, process, spec, progress, error): what a pipeline says of itself. `process` tells runs apart: a new one
 -- starts the clock again. Writes pipeline.
 create or replace function headgate.note_pipeline(

@@ -21,11 +21,11 @@ begin
     execute format('revoke all on function %s from public', f.name);
     if to_regrole('headgate_owner') is null then continue; end if;
     for r in select x.role from (values
-        ('headgate_producer', array['send', 'send_batch', 'stage', 'make_room', 'send_staged', 'last_written', 'note_pipeline', 'stream_settings', 'installed_version']),
+        ('headgate_producer', array['send', 'send_batch', 'stage', 'make_room', 'send_staged', 'last_written', 'written_messages', 'load_once', 'note_pipeline', 'stream_settings', 'installed_version']),
         ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
            'join_workers', 'heartbeat', 'leave_workers', 'last_seqs']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
-           'oldest_unacked', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'removed_between', 'read_plan', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
+           'oldest_unacked', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'removed_between', 'read_plan', 'archive_mark', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
            'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'compact', 'maintain',
            'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'note_archive', 'drop_archive', 'forget_pipeline'])) x (role, names)

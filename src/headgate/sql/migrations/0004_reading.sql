@@ -32,6 +32,15 @@ create table headgate.written (
 );
 create sequence headgate.staging_id;
 
+-- The last batch of each writer that is in a table of the user's. See headgate.load_once().
+create table headgate.loaded (
+  writer text not null,
+  target text not null,
+  batch bigint not null,
+  at timestamptz not null default clock_timestamp(),
+  primary key (writer, target)
+);
+
 -- Archives: how far a stream was copied to a lake, by the pipeline of that name. See functions/78_archives.sql.
 create table headgate.archive (
   stream int not null references headgate.stream on delete cascade,

@@ -1,0 +1,117 @@
+"""archive: a stream to a Delta table, exactly once.
+
+How far it is stands in the table, in the commit of each batch: there is no checkpoint that could differ from it. What the
+database knows of the archive (`headgate.note_archive`, on which retention may depend) is said after the commit, and said
+again at the next start in case a crash came between the two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+
+from ..errors import Error, InvalidArgument
+from ..spark.source import Mark
+from .lake import MANY, Lake, Writer
+from .lake_files import File, with_date, write_files
+from .run import Job, Progress
+from .spans import Span, Spans, known_mark, read_in_tasks
+from .spec import Archive
+from .storage import place
+
+ROWS = 1_000_000  # in a batch, unless it is said: files of a size that readers like
+ARCHIVED = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("key", pa.string()),
+        ("data", pa.string()),
+        ("headers", pa.string()),
+        ("channel", pa.string()),
+        ("lane", pa.int64()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+        ("tick", pa.int64()),
+    ]
+)
+DERIVED = pa.schema([("date", pa.date32()), ("hour", pa.int32())])
+PARTITIONS = ("date", "hour", "key", "channel", "lane")
+
+
+def run(pipeline: Archive, job: Job) -> None:
+    """Copies what is there, or goes on copying."""
+    lake = Lake(place(pipeline.to), columns(pipeline), pipeline.partition_by, holds=pipeline.stream)
+    spans = Spans(job, pipeline.stream, pipeline.filter)
+    writer = lake.writer(pipeline.name)
+    mark = _position(pipeline, job, spans, writer)
+    if writer.batch >= 0:
+        known_mark(mark, spans.mark("latest"), f"the table at {lake.place.uri}")
+        _note(pipeline, job, lake, mark)
+    total, began = 0, time.monotonic()
+    for span in spans.ahead(pipeline, mark, pipeline.rows_per_batch or ROWS):
+        files = _copied(job, lake, span)
+        if files:
+            writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
+            lake.add(files, writer.name, writer.batch, writer.state)
+        _note(pipeline, job, lake, span.end)
+        rows = sum(file.rows for file in files)
+        total += rows
+        note = None
+        if pipeline.compact and writer.batch % MANY == MANY - 1:
+            note = _compacted(lake, writer)
+        took, began = max(time.monotonic() - began, 0.001), time.monotonic()
+        job.say(Progress(writer.batch, rows, total, rows / took, job.lag(pipeline.stream, span.end), note))
+    if pipeline.compact and writer.batch >= 0:
+        _compacted(lake, writer)
+        lake.vacuum()
+
+
+def columns(pipeline: Archive) -> pa.Schema:
+    """The columns of the table; an error when it cannot be partitioned as it is said."""
+    for name in pipeline.partition_by:
+        if name not in PARTITIONS:
+            raise InvalidArgument(
+                f'a table cannot be partitioned by "{name}"', hint="choose of " + ", ".join(PARTITIONS)
+            )
+    return pa.schema([*ARCHIVED, *(f for f in DERIVED if f.name in pipeline.partition_by)])
+
+
+def _copied(job: Job, lake: Lake, span: Span) -> list[File]:
+    """Has tasks write the messages of a span into files, which are not part of the table yet."""
+    where, schema, partition_by = lake.place, lake.schema, lake.partition_by
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[File]:
+        return write_files(where, schema, partition_by, with_date(batches))
+
+    return [msgspec.convert(said, File) for said in read_in_tasks(job, span, work)]
+
+
+def _position(pipeline: Archive, job: Job, spans: Spans, writer: Writer) -> Mark:
+    """Where to go on: what the table says, or the database, when the table's own words are too old to be kept."""
+    if writer.batch < 0:
+        return spans.mark(pipeline.start)
+    if writer.state is not None:
+        mark: Mark = writer.state["mark"]
+        return mark
+    noted = job.hg.run("select headgate.archive_mark(%s, %s)", (pipeline.stream, pipeline.name))[0][0]
+    if noted is None:
+        raise Error(
+            f"how far the archive {pipeline.name} is, is not known any more",
+            hint="its last batch is no longer in the history of the table: archive to another place",
+        )
+    return noted if isinstance(noted, dict) else msgspec.json.decode(noted)
+
+
+def _note(pipeline: Archive, job: Job, lake: Lake, mark: Mark) -> None:
+    """Tells the database how far the archive is. One that holds only some keys is none: retention must not rely on it."""
+    if pipeline.filter is None:
+        encoded = msgspec.json.encode(mark).decode()
+        call = "select headgate.note_archive(%s, %s, %s, %s)"
+        job.hg.run(call, (pipeline.stream, pipeline.name, lake.place.uri, encoded))
+
+
+def _compacted(lake: Lake, writer: Writer) -> str | None:
+    if not lake.scattered():
+        return None
+    return f"{lake.compact(writer)} small files put together"

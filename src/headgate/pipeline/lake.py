@@ -1,0 +1,224 @@
+"""Delta tables without a Spark extension: tasks write Parquet files, the driver commits them.
+
+One commit adds all files of a batch, says which batch of which writer it was (an application transaction, which Delta keeps
+for ever) and how far the writer is (the mark, in the commit's own words). So a batch is in the table once or not at all, and
+files of attempts that failed are in no commit: nobody reads them, and `vacuum` removes them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from ..errors import Conflict, Error, InvalidArgument
+from .lake_files import File
+from .storage import Place
+
+STATE = "headgate"  # what our part of a commit's words is called
+SMALL = 8 * 1024 * 1024  # bytes of a file that is small
+LARGE = 64 * 1024 * 1024  # what small files are put together to
+MANY = 8  # small files in one partition that are worth putting together: rewriting fewer costs more than it saves
+SEARCHED = 1000  # commits in which the last one of a writer is looked for
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes in batches, and how far it is."""
+
+    name: str
+    batch: int = -1
+    """The last one that is in the table; -1: none."""
+    state: Mapping[str, Any] | None = None
+    """What it said with it; None also when it was too long ago."""
+
+
+class Lake:
+    """A Delta table of ours."""
+
+    def __init__(
+        self, place: Place, schema: pa.Schema, partition_by: Sequence[str] = (), *, holds: str | None = None
+    ) -> None:
+        self.place, self.schema, self.partition_by = place, schema, list(partition_by)
+        self._holds = holds
+
+    def open(self) -> DeltaTable:
+        """The table, made if it is not there; an error when it is another kind of table."""
+        found = find(self.place)
+        if found is None:
+            about = {"headgate.stream": self._holds} if self._holds else None
+            DeltaTable.create(
+                self.place.uri, self.schema, mode="ignore", partition_by=self.partition_by, configuration=about,
+                storage_options=self.place.options or None, raise_if_key_not_exists=False,
+            )  # fmt: skip
+            found = find(self.place)
+            assert found is not None
+        self._check(found)
+        return found
+
+    def writer(self, name: str) -> Writer:
+        """How far a writer is."""
+        table = self.open()
+        batch = table.transaction_version(name)
+        if batch is None:
+            return Writer(name)
+        for commit in table.history(SEARCHED):
+            said = json.loads(commit.get(STATE, "{}"))
+            if said.get("writer") == name and said.get("batch") == batch:
+                return Writer(name, batch, said.get("state"))
+        return Writer(name, batch)
+
+    def add(self, files: Sequence[File], writer: str, batch: int, state: Mapping[str, Any] | None = None) -> bool:
+        """Adds the files of a batch; False when the batch, or a later one, was added before."""
+        table = self.open()
+        known = table.transaction_version(writer)
+        if known is not None and known >= batch:
+            return False
+        try:
+            table.create_write_transaction(
+                [_added(file) for file in files], "append", DeltaSchema.from_arrow(self.schema), self.partition_by,
+                commit_properties=words(writer, batch, state),
+            )  # fmt: skip
+        except DeltaError as error:
+            if "Concurrent transaction" in str(error):
+                raise Conflict(
+                    f"{writer} is being written from somewhere else too", hint="run a pipeline in one place at a time"
+                ) from error
+            raise
+        self.keep(table)
+        return True
+
+    def keep(self, table: DeltaTable) -> None:
+        """Makes sure that the newest commit outlives a loss of power."""
+        self.place.keep(f"_delta_log/{table.version():020}.json")
+
+    def scattered(self) -> bool:
+        """Whether some partition has so many small files that they are worth putting together."""
+        counts: dict[tuple[Any, ...], int] = {}
+        for file in files_of(self.open()):
+            if file.size < SMALL:
+                values = tuple(file.partition.values())
+                counts[values] = counts.get(values, 0) + 1
+        return max(counts.values(), default=0) >= MANY
+
+    def compact(self, writer: Writer) -> int:
+        """Puts small files together; returns how many are gone. Rows stay as they are: their order is that of seq.
+
+        The commit repeats how far the writer is, so that it is always found among the newest commits.
+        """
+        table = self.open()
+        done = table.optimize.compact(
+            target_size=LARGE,
+            commit_properties=CommitProperties(custom_metadata=_said(writer.name, writer.batch, writer.state)),
+        )
+        return int(done["numFilesRemoved"])
+
+    def vacuum(self) -> int:
+        """Removes files that have been in no version of the table for a week; returns how many."""
+        return len(self.open().vacuum(dry_run=False, full=True))
+
+    def _check(self, table: DeltaTable) -> None:
+        partitions = table.metadata().partition_columns
+        if partitions != self.partition_by:
+            raise InvalidArgument(
+                f"the table at {self.place.uri} is partitioned by {', '.join(partitions) or 'nothing'}, "
+                f"not by {', '.join(self.partition_by) or 'nothing'}",
+                hint="partition_by cannot be changed later: write to another place",
+            )
+        there = schema_of(table)
+        if there.names != self.schema.names or there.types != self.schema.types:
+            different = sorted(set(_shown(there)) ^ set(_shown(self.schema)))
+            raise InvalidArgument(
+                f"the table at {self.place.uri} has other columns: {', '.join(different)}",
+                hint="write to another place",
+            )
+        holds = table.metadata().configuration.get("headgate.stream")
+        if self._holds and holds != self._holds:
+            raise InvalidArgument(
+                f"the table at {self.place.uri} holds {f'the stream {holds}' if holds else 'something else'}",
+                hint="a table holds one stream: write to another place",
+            )
+
+
+def find(place: Place, version: int | None = None) -> DeltaTable | None:
+    """The table at a place, if there is one."""
+    try:
+        return DeltaTable(place.uri, version=version, storage_options=place.options or None)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise Error(
+            f"the table at {place.uri} cannot be opened: {error}",
+            hint="is the place right, and are the credentials in the environment?",
+        ) from error
+
+
+def existing(place: Place) -> DeltaTable:
+    """The table at a place."""
+    found = find(place)
+    if found is None:
+        raise InvalidArgument(f"there is no Delta table at {place.uri}", hint="a pipeline of kind archive makes one")
+    return found
+
+
+def schema_of(table: DeltaTable) -> pa.Schema:
+    """Its columns, with the types that Spark takes: no views, nothing large."""
+    return pa.schema([pa.field(f.name, _plain(f.type)) for f in pa.schema(table.schema().to_arrow())])
+
+
+def files_of(table: DeltaTable) -> list[File]:
+    """The files of the table's version."""
+    found = []
+    for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        partition = {k.removeprefix("partition."): v for k, v in row.items() if k.startswith("partition.")}
+        found.append(
+            File(
+                unquote(row["path"]), row["size_bytes"], row["num_records"] or 0,
+                {k: None if v is None else str(v) for k, v in partition.items()},
+                *({k.partition(".")[2]: v for k, v in row.items() if k.startswith(e) and v is not None} for e in ("min.", "max.")),
+            )
+        )  # fmt: skip
+    return found
+
+
+def words(writer: str, batch: int, state: Mapping[str, Any] | None) -> CommitProperties:
+    """What a commit says of its writer, for Delta and for us."""
+    return CommitProperties(custom_metadata=_said(writer, batch, state), app_transactions=[Transaction(writer, batch)])
+
+
+def _said(writer: str, batch: int, state: Mapping[str, Any] | None) -> dict[str, str]:
+    return {STATE: json.dumps({"writer": writer, "batch": batch, "state": state})}
+
+
+def _added(file: File) -> AddAction:
+    stats = {"numRecords": file.rows, "minValues": file.least, "maxValues": file.greatest, "nullCount": {}}
+    return AddAction(
+        file.path, file.size, file.partition, int(time.time() * 1000), True,
+        msgspec.json.encode(stats).decode(),
+    )  # fmt: skip
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _plain(f.type)) for f in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(_plain(kind.value_type))
+    return kind
+
+
+def _shown(schema: pa.Schema) -> list[str]:
+    return [f"{f.name} {f.type}" for f in schema]

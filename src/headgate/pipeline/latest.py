@@ -1,0 +1,104 @@
+"""latest: the latest message of each key, as a Delta table that follows the stream.
+
+A batch is reduced to the last message of each key and merged into the table in one commit, which also says how far the
+pipeline is (see archive.py). The message with the higher seq counts. A message whose data is empty or the JSON value null
+is a tombstone: it removes its key. Messages without a key have no place here.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+from deltalake import WriterProperties
+from pyspark.sql import functions as f
+
+from ..errors import Error
+from ..spark import MESSAGE, with_data
+from ..spark.database import batches
+from ..spark.source import Mark
+from .lake import MANY, Lake, Writer, words
+from .run import Job, Progress
+from .spans import Span, Spans, known_mark
+from .spec import Latest
+from .storage import place
+from .tasks import frame
+
+ROWS = 200_000  # in a batch, unless it is said: the driver merges what is left of them
+KEPT = ("key", "seq", "data", "headers", "channel", "created_at")
+
+
+def run(pipeline: Latest, job: Job) -> None:
+    """Brings the table up to date, or keeps it so."""
+    spans = Spans(job, pipeline.stream, pipeline.filter)
+    lake = Lake(place(pipeline.to), columns(pipeline, job), holds=pipeline.stream)
+    writer = lake.writer(pipeline.name)
+    mark = _position(pipeline, spans, writer)
+    if writer.batch >= 0:
+        known_mark(mark, spans.mark("latest"), f"the table at {lake.place.uri}")
+    total, began = 0, time.monotonic()
+    for span in spans.ahead(pipeline, mark, pipeline.rows_per_batch or ROWS):
+        changes = reduced(pipeline, job, span)
+        if changes.num_rows:
+            writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
+            merge(lake, changes, writer)
+            if writer.batch % MANY == MANY - 1 and lake.scattered():
+                lake.compact(writer)
+        rows = changes.num_rows
+        total += rows
+        took, began = max(time.monotonic() - began, 0.001), time.monotonic()
+        lag = job.lag(pipeline.stream, span.end)
+        job.say(Progress(writer.batch, rows, total, rows / took, lag, "keys changed" if rows else None))
+    if writer.batch >= 0:
+        if lake.scattered():
+            lake.compact(writer)
+        lake.vacuum()
+
+
+def columns(pipeline: Latest, job: Job) -> pa.Schema:
+    """The columns of the table; data has those of the schema, when there is one."""
+    empty = job.spark.createDataFrame([], MESSAGE)
+    decoded = with_data(empty, pipeline.schema) if pipeline.schema is not None else empty
+    return decoded.select(*KEPT).toArrow().schema
+
+
+def reduced(pipeline: Latest, job: Job, span: Span) -> pa.Table:
+    """The last message of each key in a span, with `gone` for a tombstone."""
+    url, queries = job.url, span.queries
+    messages = frame(job.spark, len(queries), lambda number: batches(url, queries[number]), MESSAGE)
+    last = f.max_by(f.struct(*(name for name in KEPT if name != "key")), "seq").alias("last")
+    found = messages.where("key is not null").groupBy("key").agg(last).select("key", "last.*")
+    found = found.withColumn("gone", f.trim("data").isin("", "null"))
+    if pipeline.schema is not None:
+        found = with_data(found, pipeline.schema)
+    return found.toArrow()
+
+
+def merge(lake: Lake, changes: pa.Table, writer: Writer) -> None:
+    """Puts changes into the table, in one commit."""
+    table = lake.open()
+    known = table.transaction_version(writer.name)
+    if known is not None and known >= writer.batch:
+        return
+    given = {name: f"new.{name}" for name in KEPT}
+    merger = table.merge(
+        changes, "old.key = new.key", source_alias="new", target_alias="old",
+        writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+        commit_properties=words(writer.name, writer.batch, writer.state),
+    )  # fmt: skip
+    merger = merger.when_matched_delete("new.gone and new.seq > old.seq")
+    merger = merger.when_matched_update(given, "not new.gone and new.seq > old.seq")
+    merger.when_not_matched_insert(given, "not new.gone").execute()
+    lake.keep(table)
+
+
+def _position(pipeline: Latest, spans: Spans, writer: Writer) -> Mark:
+    if writer.batch < 0:
+        return spans.mark(pipeline.start)
+    if writer.state is None:
+        raise Error(
+            f"how far the table of {pipeline.name} is, is not known any more",
+            hint="its last batch is no longer in the history of the table: write it anew, to another place",
+        )
+    mark: Mark = writer.state["mark"]
+    return mark

@@ -1,0 +1,105 @@
+"""Reading a stream in batches whose progress is kept where their result goes: in the same commit, so that it cannot differ.
+
+Each batch is a span between two marks (see sql/functions/77_reading.sql), read by one task for each range of lanes. A task
+reads from PostgreSQL and works where it is: rows do not pass through the JVM.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from ..errors import InvalidArgument
+from ..spark.database import batches
+from ..spark.options import Reading, Target
+from ..spark.source import BatchReader, Mark
+from .run import Job
+from .spec import SECONDS, Pipeline
+from .tasks import cores, in_tasks
+
+IDLE = 0.25  # seconds between two looks at a stream that has nothing new
+SHORTEST = 1.0  # seconds from one batch to the next while little comes: a commit a second makes few enough files
+
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one batch reads."""
+
+    start: Mark
+    end: Mark
+    queries: list[str]
+
+
+class Spans:
+    """The spans of a stream, one after the other."""
+
+    def __init__(self, job: Job, stream: str, key_filter: list[str] | None) -> None:
+        self._job = job
+        self._stream = stream
+        reading = Reading(Target(job.url, stream), filter=tuple(key_filter) if key_filter else None)
+        self._reader = BatchReader(reading, cores(job.spark))
+
+    def mark(self, position: str) -> Mark:
+        """The mark at a position."""
+        return self._reader.mark(position)
+
+    def ahead(self, pipeline: Pipeline, mark: Mark, most: int) -> Iterator[Span]:
+        """The spans from a mark on, as the pipeline wants to run: until now, or until it is stopped."""
+        until = self.mark("latest") if pipeline.run == "once" else None
+        wait = interval(pipeline.run)
+        while not self._job.stopping():
+            began = time.monotonic()
+            while not self._job.stopping():
+                end = self._next(mark, most, until)
+                if end == mark:
+                    break
+                yield Span(mark, end, [lanes.query for lanes in self._reader.plan(mark, end)])
+                mark = end
+                if wait == 0:
+                    self._pause(began + SHORTEST)
+                    began = time.monotonic()
+            if until is not None:
+                return
+            self._pause(began + max(wait, IDLE))
+
+    def _next(self, mark: Mark, most: int, until: Mark | None) -> Mark:
+        call = "select headgate.next_mark(%s, %s, %s, %s)"
+        encoded = None if until is None else msgspec.json.encode(until).decode()
+        found = self._job.hg.run(call, (self._stream, msgspec.json.encode(mark).decode(), most, encoded))[0][0]
+        end: Mark = found if isinstance(found, dict) else msgspec.json.decode(found)
+        return end
+
+    def _pause(self, until: float) -> None:
+        while not self._job.stopping() and time.monotonic() < until:
+            time.sleep(min(IDLE, max(until - time.monotonic(), 0)))
+            self._job.alive()
+
+
+def interval(run: str) -> float:
+    """The seconds between two looks at the stream."""
+    found = SECONDS.match(run)
+    if not found:
+        return 0
+    return int(found[1]) * {"second": 1, "minute": 60, "hour": 3600, "day": 86400}[found[2]]
+
+
+def read_in_tasks(job: Job, span: Span, work: Work) -> list[Any]:
+    """Has each task of a span read its messages and work on them."""
+    url, queries = job.url, span.queries
+    return in_tasks(job.spark, len(queries), lambda number: work(batches(url, queries[number])))
+
+
+def known_mark(mark: Mark, newest: Mark, what: str) -> None:
+    """A mark that is ahead of the stream comes from another one: going on from it would skip messages."""
+    if mark["tick"] > newest["tick"]:
+        raise InvalidArgument(
+            f"{what} is ahead of the stream: it was written from another one",
+            hint="write to another place, or give the pipeline another name",
+        )

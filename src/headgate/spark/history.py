@@ -1,0 +1,291 @@
+"""A stream with its history: what an archive has is read from the lake, the rest from the database, as one.
+
+The seam between the two is a mark. The lake is read in one version of the table, and all that this version has lies
+before the mark; the stream is read from exactly this mark on. So there is no gap and no overlap, however far the archive
+gets meanwhile and whatever retention removes behind it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from psycopg import sql
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+
+from ..errors import Error, InvalidArgument, InvalidPosition
+from .database import control
+from .keys import pattern
+from .messages import MESSAGE
+from .options import Reading
+from .source import BatchReader, Lanes, Mark, Spans, StreamReader, later
+
+SEARCHED = 1000  # commits in which the last one of the archive is looked for: others compact
+BATCH_ROWS = 1_000_000  # of the lake in one batch of a streaming read, unless it is said
+TASK_BYTES = 64 * 1024 * 1024  # of files in one task
+CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_")  # variables that object stores are set up with
+COMPARISONS = {">=": pc.greater_equal, "<": pc.less}
+
+COLUMNS = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("key", pa.string()),
+        ("data", pa.string()),
+        ("headers", pa.string()),
+        ("channel", pa.string()),
+        ("lane", pa.int64()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+        ("tick", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a read begins or ends: a condition that holds in the lake as in the database."""
+
+    column: str
+    sign: str
+    value: int | datetime.datetime
+
+    @property
+    def condition(self) -> str:
+        """For the database."""
+        built = sql.SQL("m.{} " + self.sign + " {}").format(sql.Identifier(self.column), sql.Literal(self.value))
+        return built.as_string(None)
+
+    @property
+    def expression(self) -> pc.Expression:
+        """For the lake."""
+        value = pa.scalar(self.value, COLUMNS.field(self.column).type)
+        return COMPARISONS[self.sign](pc.field(self.column), value)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of an archive's table."""
+
+    place: str
+    number: int
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def open(self) -> DeltaTable:
+        """The table as it was then."""
+        return _open(self.place, self.number, self.options)
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Path, size and rows of its files, always in the same order."""
+        rows = pa.table(self.open().get_add_actions(flatten=True)).to_pylist()
+        rows.sort(key=lambda row: (row.get("min.seq") or 0, row["path"]))
+        return [(unquote(row["path"]), row["size_bytes"], row["num_records"] or 1) for row in rows]
+
+
+@dataclass(frozen=True)
+class Seam:
+    """Where the lake ends and the stream goes on."""
+
+    version: Version
+    mark: Mark
+
+
+class Files(InputPartition):
+    """Files of the lake that one task reads."""
+
+    def __init__(self, version: Version, paths: Sequence[str]) -> None:
+        super().__init__(None)
+        self.version = version
+        self.paths = list(paths)
+
+
+def find_seam(reading: Reading) -> Seam:
+    """The archive of the stream, and how far it is."""
+    stream = reading.target.stream
+    known = control(reading.target.url).run(
+        "select name, place, headgate.archive_mark(stream, name) from headgate.archives where stream = %s order by 1",
+        (stream,),
+    )
+    chosen = [row for row in known if reading.archive in (None, row[0])]
+    if not chosen:
+        wanted = "no archive" if reading.archive is None else f'no archive "{reading.archive}"'
+        raise InvalidArgument(
+            f'stream "{stream}" has {wanted}', hint="run a pipeline of kind archive, or leave the option history out"
+        )
+    if len(chosen) > 1:
+        raise InvalidArgument(
+            f'stream "{stream}" has several archives',
+            hint='.option("archive", name), one of ' + ", ".join(row[0] for row in chosen),
+        )
+    name, place, noted = chosen[0]
+    # the note was read first, and is made after the commit: this version has everything up to it
+    options = {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)} if "://" in place else {}
+    table = _open(place, None, options)
+    holds = table.metadata().configuration.get("headgate.stream", stream)
+    if holds != stream:
+        raise InvalidArgument(f"the table at {place} holds the stream {holds}", hint="archive each stream by itself")
+    return Seam(Version(place, table.version(), options), later(noted, _committed(table, name)))
+
+
+def bounds(reading: Reading) -> list[Bound]:
+    """Where a read with history begins and ends."""
+    found = []
+    for given, sign in ((reading.start, ">="), (reading.end, "<")):
+        if given in ("beginning", "latest", "end"):
+            continue
+        number = re.fullmatch(r"(?:seq:)?(\d{1,18})", given.strip())
+        if number:
+            found.append(Bound("seq", sign, int(number[1])))
+            continue
+        try:
+            moment = datetime.datetime.fromisoformat(given.strip())
+        except ValueError:
+            raise InvalidPosition(
+                f'"{given}" is not a position in a stream with its history',
+                hint="say beginning, latest, a seq, or a time such as 2026-01-31T12:00:00Z",
+            ) from None
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+        found.append(Bound("created_at", sign, zoned))
+    return found
+
+
+class _History(Spans):
+    """What batch and streaming reads with history share."""
+
+    def __init__(self, reading: Reading, cores: int) -> None:
+        super().__init__(reading, cores)
+        self.bounds = bounds(reading)
+        self.keys = pattern(reading.filter) if reading.filter else None
+
+    def live(self, start: Mark, end: Mark) -> list[Lanes]:
+        """The tasks that read from the database. Bounds are checked there, so their columns have to be read."""
+        names = self.reading.columns
+        missing = [b.column for b in self.bounds if names is not None and b.column not in names]
+        return self.plan(start, end, [b.condition for b in self.bounds], extra=missing)
+
+    def lake(self, version: Version, files: Sequence[tuple[str, int, int]]) -> list[Files]:
+        """The tasks that read files, several small ones in each."""
+        tasks: list[list[str]] = []
+        room = 0
+        for path, size, _ in files:
+            if not tasks or room < size:
+                tasks.append([])
+                room = TASK_BYTES
+            tasks[-1].append(path)
+            room -= size
+        return [Files(version, paths) for paths in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of one task, as Arrow batches."""
+        if isinstance(partition, Files):
+            return self._from_lake(partition)
+        return super().read(partition)
+
+    def _from_lake(self, part: Files) -> Iterator[pa.RecordBatch]:
+        chosen = None
+        for bound in self.bounds:
+            chosen = bound.expression if chosen is None else chosen & bound.expression
+        if self.keys is not None:
+            matches = pc.match_substring_regex(pc.field("key"), self.keys)
+            chosen = matches if chosen is None else chosen & matches
+        schema = pa.schema([COLUMNS.field(name) for name in self.reading.columns or MESSAGE.names])
+        dataset = part.version.open().to_pyarrow_dataset()
+        fragments = {unquote(fragment.path): fragment for fragment in dataset.get_fragments()}
+        for path in part.paths:
+            for batch in fragments[path].to_batches(schema=dataset.schema, columns=schema.names, filter=chosen):
+                if batch.num_rows:
+                    columns = [batch.column(f.name).cast(f.type) for f in schema]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class HistoryReader(_History, BatchReader):
+    """`spark.read.format("headgate").option("history", True)`."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if self.reading.start in ("latest", "end") or self.reading.end == "beginning":
+            mark = self.mark("latest")
+            return [Lanes(self._nothing(mark))]
+        seam = find_seam(self.reading)
+        end = self._ask("headgate.next_mark(%s, %s)", json.dumps(seam.mark))
+        parts = [*self.lake(seam.version, seam.version.files()), *self.live(seam.mark, end)]
+        return parts or [Lanes(self._nothing(seam.mark))]
+
+
+class HistoryStreamReader(_History, StreamReader):
+    """`spark.readStream.format("headgate").option("history", True)`.
+
+    While the lake is read an offset is the mark of the seam with what is read of the lake (`lake`: place, version,
+    files); afterwards it is a mark like any other.
+    """
+
+    _known: tuple[Version, list[tuple[str, int, int]]] | None = None
+
+    def initialOffset(self) -> Mark:  # noqa: N802 - Spark's name
+        if self.reading.start in ("latest", "end"):
+            return self.mark("latest")
+        seam = find_seam(self.reading)
+        lake = {"place": seam.version.place, "version": seam.version.number, "files": 0}
+        return {**seam.mark, "lake": lake}
+
+    def latestOffset(self, start: Mark, limit: ReadLimit) -> Mark:  # noqa: N802
+        if "lake" not in start:
+            return super().latestOffset(start, limit)
+        _, files = self._version(start["lake"])
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_ROWS
+        done, rows = start["lake"]["files"], 0
+        while done < len(files) and (rows == 0 or rows + files[done][2] <= most):
+            rows += files[done][2]
+            done += 1
+        if done < len(files):
+            return {**start, "lake": {**start["lake"], "files": done}}
+        return _without_lake(start)
+
+    def partitions(self, start: Mark, end: Mark) -> Sequence[InputPartition]:
+        if "lake" not in start:
+            return self.live(start, end)
+        version, files = self._version(start["lake"])
+        upto = end["lake"]["files"] if "lake" in end else len(files)
+        parts: list[InputPartition] = [*self.lake(version, files[start["lake"]["files"] : upto])]
+        return [*parts, *self.live(_without_lake(start), _without_lake(end))]
+
+    def _version(self, lake: Mapping[str, Any]) -> tuple[Version, list[tuple[str, int, int]]]:
+        """The version of the table that an offset names, and its files."""
+        if self._known is None or (self._known[0].place, self._known[0].number) != (lake["place"], lake["version"]):
+            remote = "://" in lake["place"]
+            options = {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)} if remote else {}
+            version = Version(lake["place"], lake["version"], options)
+            self._known = version, version.files()
+        return self._known
+
+
+def _without_lake(offset: Mark) -> Mark:
+    return {name: value for name, value in offset.items() if name != "lake"}
+
+
+def _open(place: str, version: int | None, options: Mapping[str, str]) -> DeltaTable:
+    try:
+        return DeltaTable(place, version=version, storage_options=dict(options) or None)
+    except (DeltaError, OSError) as error:
+        raise Error(
+            f"the table at {place} cannot be opened: {error}",
+            hint="can this machine reach it, and are the credentials in the environment?",
+        ) from error
+
+
+def _committed(table: DeltaTable, archive: str) -> Mark | None:
+    """The mark in the newest commit of an archive's batch."""
+    for commit in table.history(SEARCHED):
+        said = json.loads(commit.get("headgate", "{}"))
+        if said.get("writer") == archive and (said.get("state") or {}).get("mark"):
+            mark: Mark = said["state"]["mark"]
+            return mark
+    return None
