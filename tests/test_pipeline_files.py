@@ -1,4 +1,4 @@
-"""Pipelines as files: what is in them, what is wrong with them, and the commands about them. Nothing here starts Spark."""
+"""Pipelines as files: what is in them, what is wrong with them, and commands about them. Nothing here starts Spark."""
 
 from __future__ import annotations
 

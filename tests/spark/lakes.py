@@ -46,4 +46,3 @@ def messages(hg: headgate.Headgate, stream: str) -> list[Row]:
 def rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of a Delta table, as another reader sees them."""
     return pa.table(DeltaTable(str(path)).to_pyarrow_table(columns=list(columns))).to_pylist()
-

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import headgate
 import pytest
 from calls import Db, value
 from deltalake import DeltaTable
 from storage import end_segment, maintain
 
-from headgate.errors import Error, InvalidArgument
+import headgate
+from headgate.errors import Conflict, Error, InvalidArgument
 from headgate.pipeline import archive, lake
 
 from .lakes import fill, go, messages, rows
@@ -72,8 +72,14 @@ def _mark(path: Path) -> Any:
 
 @pytest.mark.parametrize("crash", ["before", "after", "noted"])
 def test_a_crash_around_the_commit_neither_doubles_nor_loses(
-    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db, monkeypatch: pytest.MonkeyPatch, crash: str
-) -> None:  # fmt: skip
+    hg: headgate.Headgate,
+    spark: Any,
+    tmp_path: Path,
+    orders: headgate.Stream,
+    db: Db,
+    monkeypatch: pytest.MonkeyPatch,
+    crash: str,
+) -> None:
     path = tmp_path / "t"
     fill(hg, 1, 200)
     real = lake.Lake.add
@@ -106,6 +112,15 @@ def test_a_batch_that_is_there_is_not_added_again(tmp_path: Path) -> None:
     assert [table.add([], "w", batch, {"mark": batch}) for batch in (0, 0, 2, 1, 3)] == [True, False, True, False, True]
     assert table.writer("w") == lake.Writer("w", 3, {"mark": 3})
     assert table.writer("other") == lake.Writer("other")
+
+
+def test_two_at_once_do_not_both_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lake.Lake(lake.Place(str(tmp_path / "t")), archive.ARCHIVED)
+    before = table.open()
+    assert table.add([], "w", 0)
+    monkeypatch.setattr(lake.Lake, "open", lambda _: before)
+    with pytest.raises(Conflict, match="the pipeline w runs somewhere else too"):
+        table.add([], "w", 0)
 
 
 def test_small_files_are_put_together(
@@ -141,9 +156,7 @@ def test_an_archive_of_some_keys_is_none_to_retention(
     assert value(db, "select count(*) from headgate.archive") == 0
 
 
-def test_what_does_not_fit_is_said(
-    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream
-) -> None:
+def test_what_does_not_fit_is_said(hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream) -> None:
     path = tmp_path / "t"
     fill(hg, 1, 10)
     go(hg, spark, tmp_path, spec(path))
@@ -151,7 +164,8 @@ def test_what_does_not_fit_is_said(
     for text, problem in (
         (spec(path, 'partition_by = ["channel"]'), "partitioned by date, hour, not by channel"),
         (spec(path, 'partition_by = ["color"]'), 'cannot be partitioned by "color"'),
-        (spec(path).replace("orders", "other"), "holds the stream orders"),
+        (spec(path).replace('"orders"', '"other"'), "is of the stream orders, not of the stream other"),
+        (spec(path, name="second"), "is of the pipeline lake, not of the pipeline second"),
         (spec(tmp_path / "u").replace('"orders"', '"nowhere"'), 'stream "nowhere" does not exist'),
     ):
         with pytest.raises(Error, match=problem) as caught:

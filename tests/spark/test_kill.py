@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
-import headgate
 import pytest
+
+import headgate
 
 from .kills import run_and_kill
 from .lakes import fill, go, messages, rows
@@ -21,8 +23,8 @@ def archive(path: Path, rows_per_batch: int) -> str:
 
 def replay(path: Path, rows_per_batch: int) -> str:
     return (
-        f'kind = "replay"\nname = "back"\nsource = "{path / "t"}"\nstream = "again"\nrows_per_batch = {rows_per_batch}\n'
-        f'checkpoint = "{path / "state-back"}"'
+        f'kind = "replay"\nname = "back"\nsource = "{path / "t"}"\nstream = "again"\n'
+        f'rows_per_batch = {rows_per_batch}\ncheckpoint = "{path / "state-back"}"'
     )
 
 
@@ -46,11 +48,7 @@ def test_an_archive_that_is_killed(hg: headgate.Headgate, spark: Any, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
-def test_archive_and_replay_killed_many_times(
-    hg: headgate.Headgate, spark: Any, tmp_path: Path, seed: int
-) -> None:
-    import random
-
+def test_archive_and_replay_killed_many_times(hg: headgate.Headgate, spark: Any, tmp_path: Path, seed: int) -> None:
     count = 200_000
     hg.stream("orders", create=True, lanes=8)
     hg.stream("again", create=True, lanes=8)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import headgate
 import pytest
+
+import headgate
 from headgate.errors import Error
 from headgate.pipeline import latest
 
@@ -30,7 +31,9 @@ def test_it_follows_the_stream(hg: headgate.Headgate, spark: Any, tmp_path: Path
     orders.send("nobody's")
     go(hg, spark, tmp_path, spec(path))
     assert table(path, "data", "seq") == {"a": ("2", 3), "b": ("1", 2), "c": ("1", 4), "d": ("1", 5)}
-    orders.send_batch([("a", "3"), ("b", "null"), ("c", ""), ("e", "1"), ("f", "1"), ("f", "null"), ("d", "null"), ("d", "4")])
+    orders.send_batch(
+        [("a", "3"), ("b", "null"), ("c", ""), ("e", "1"), ("f", "1"), ("f", "null"), ("d", "null"), ("d", "4")]
+    )
     go(hg, spark, tmp_path, spec(path, "rows_per_batch = 3"))
     assert table(path, "data") == {"a": "3", "d": "4", "e": "1"}
     assert go(hg, spark, tmp_path, spec(path)) == []

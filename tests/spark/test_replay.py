@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import headgate
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from calls import Db, call
 
+import headgate
 from headgate.errors import Error
 from headgate.pipeline import replay
 from headgate.pipeline.keys import pattern
@@ -31,15 +33,21 @@ def lake(hg: headgate.Headgate, spark: Any, tmp_path: Path, db: Db) -> Path:
     fill(hg, 1, 400)
     for n, day in enumerate(DAYS):
         db.execute(
-            "update headgate.message_1 set created_at = %s where seq between %s and %s", [day, n * 100 + 1, n * 100 + 100]
+            "update headgate.message_1 set created_at = %s where seq between %s and %s",
+            [day, n * 100 + 1, n * 100 + 100],
         )
-    go(hg, spark, tmp_path, f'kind = "archive"\nname = "lake"\nstream = "orders"\nto = "{tmp_path / "t"}"\nrows_per_batch = 250')
+    go(
+        hg,
+        spark,
+        tmp_path,
+        f'kind = "archive"\nname = "lake"\nstream = "orders"\nto = "{tmp_path / "t"}"\nrows_per_batch = 250',
+    )
     return tmp_path / "t"
 
 
 def test_time_keys_and_conditions(hg: headgate.Headgate, spark: Any, tmp_path: Path, lake: Path) -> None:
     wanted = 'since = "2026-03-01T23:59:59.999999Z"\nuntil = "2026-03-05T12:00:00"'
-    go(hg, spark, tmp_path, spec(lake, wanted, 'keys = ["orders.1.>", "*.2.k"]', 'where = "data like \'%1%\'"'))
+    go(hg, spark, tmp_path, spec(lake, wanted, 'keys = ["orders.1.>", "*.2.k"]', "where = \"data like '%1%'\""))
     expected = [
         m for m in messages(hg, "orders")[100:300] if m[0] in ("orders.1.k", "orders.2.k") and "1" in m[1]
     ]  # fmt: skip
@@ -48,7 +56,12 @@ def test_time_keys_and_conditions(hg: headgate.Headgate, spark: Any, tmp_path: P
 
 
 def test_new_keys_and_the_order_stays(hg: headgate.Headgate, spark: Any, tmp_path: Path, lake: Path) -> None:
-    go(hg, spark, tmp_path, spec(lake, "rows_per_batch = 70", 'new_keys = { "orders.1.k" = "one", "orders.>" = "old.>" }'))
+    go(
+        hg,
+        spark,
+        tmp_path,
+        spec(lake, "rows_per_batch = 70", 'new_keys = { "orders.1.k" = "one", "orders.>" = "old.>" }'),
+    )
     new = {"orders.1.k": "one"}
     expected = [
         (new.get(k, k.replace("orders.", "old.")) if k else None, d, h) for k, d, h in messages(hg, "orders")
@@ -57,7 +70,7 @@ def test_new_keys_and_the_order_stays(hg: headgate.Headgate, spark: Any, tmp_pat
 
 
 def test_a_key_by_sql(hg: headgate.Headgate, spark: Any, tmp_path: Path, lake: Path) -> None:
-    go(hg, spark, tmp_path, spec(lake, 'key = "concat(\'day.\', day(date))"', 'since = "2026-03-05"'))
+    go(hg, spark, tmp_path, spec(lake, "key = \"concat('day.', day(date))\"", 'since = "2026-03-05"'))
     assert [m[0] for m in messages(hg, "again")] == ["day.5"] * 100
 
 
@@ -115,12 +128,10 @@ def test_what_is_wrong_is_said(hg: headgate.Headgate, spark: Any, tmp_path: Path
 
 @pytest.mark.parametrize("given", [">", "*", "a.*", "a.>", "*.b.>", "a", "a.b-c", "a.*.c", "ä.>", "a+.>", "$.b"])
 def test_filters_mean_what_they_mean_to_consumers(db: Db, given: str) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     keys = ["a", "b", "a.b", "a.b.c", "a.b-c", "x.b.c", "ä.ö", "a+.b", "aa.b", "$.b", "a\n.b", "a.b\n", "", "a."]
     found = db.execute(
-        "select array_agg(k ~ headgate.filter_pattern(array[%s]) order by n) from unnest(%s::text[]) with ordinality u (k, n)",
+        "select array_agg(k ~ headgate.filter_pattern(array[%s]) order by n) "
+        "from unnest(%s::text[]) with ordinality u (k, n)",
         [given, keys],
     ).fetchone()
     assert found is not None

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import headgate
 import pytest
 from calls import Db, column
+
+import headgate
 from headgate.errors import Error
 
 from .lakes import go, rows
 
-SQL = "select key, data.n, cast(data.n as decimal(10, 2)) / 3 as third, created_at, data.n > 2 as large, data.day from messages"
+SQL = (
+    "select key, data.n, cast(data.n as decimal(10, 2)) / 3 as third, created_at, data.n > 2 as large, data.day "
+    "from messages"
+)
 
 
 @pytest.fixture
@@ -50,7 +54,9 @@ def test_into_a_table(hg: headgate.Headgate, spark: Any, tmp_path: Path, orders:
     assert column(db, "select relname from pg_class where relname ~ '^headgate_[0-9a-f]+_'") == []
 
 
-def test_into_a_table_by_key(hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db) -> None:
+def test_into_a_table_by_key(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db
+) -> None:
     db.execute("create table latest (key varchar primary key, n int, note text default 'x')")
     text = spec('to_table = "latest"', 'table_keys = ["key"]', sql="select key, data.n from messages")
     go(hg, spark, tmp_path, text)

@@ -12,7 +12,7 @@ import headgate
 
 from .app import app
 from .call import Call, command
-from .output import say, talk
+from .output import say, say_table, talk
 
 if TYPE_CHECKING:
     from headgate.pipeline.run import Progress
@@ -93,7 +93,9 @@ def list_files(call: Call, directory: Path) -> None:
             found = pipeline_module.load(path)
         except headgate.Error as error:
             if "kind" in path.read_text("utf-8", errors="replace"):  # other files of TOML are none of ours
-                rows.append({"file": str(path), "pipeline": None, "kind": None, "state": "wrong", "error": _first(error)})
+                rows.append(
+                    {"file": str(path), "pipeline": None, "kind": None, "state": "wrong", "error": _first(error)}
+                )
             continue
         state = states.get(found.name, "never ran" if states else "-")
         rows.append({"file": str(path), "pipeline": found.name, "kind": found.kind, "state": state, "error": ""})
@@ -110,7 +112,10 @@ def show(call: Call, file: Path) -> None:
     settings = resolved(found)
     said = meanings(type(found))
     rows = [{"setting": name, "value": value, "meaning": said.get(name, "")} for name, value in settings.items()]
-    call.say_rows(settings, rows, ("setting", "value", "meaning"), "")
+    if call.json:
+        say(settings)
+    else:
+        say_table(rows, ("setting", "value", "meaning"))
 
 
 @command(pipelines, "schema", database=False)

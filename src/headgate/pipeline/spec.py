@@ -204,9 +204,9 @@ def meanings(kind: type[Pipeline]) -> dict[str, str]:
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
         assert isinstance(body, ast.ClassDef)
         for field, text in itertools.pairwise(body.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-                if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                    found[field.target.id] = text.value.value
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    found[name] = meaning
     return {name: text for name, text in found.items() if name in kind.__struct_fields__}
 
 

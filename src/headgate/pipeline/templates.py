@@ -66,7 +66,7 @@ to_stream = {to}
 # to_table = "public.totals"
 # table_keys = ["id"]
 # to_lake = "lake/totals"
-"""
+"""  # noqa: S608 - an example
     + READING,
     "latest": """\
 stream = {stream}
@@ -87,8 +87,8 @@ to = {to}
 """,
 }
 TARGETS = {
-    "archive": "lake/{stream}", "replay": "lake/{stream}", "transform": "{stream}.changed", "latest": "lake/{stream}-latest",
-    "report": "report.html",
+    "archive": "lake/{stream}", "replay": "lake/{stream}", "transform": "{stream}.changed",
+    "latest": "lake/{stream}-latest", "report": "report.html",
 }  # fmt: skip
 
 
