@@ -102,7 +102,7 @@ def list_files(call: Call, directory: Path) -> None:
     call.say_rows(rows, rows, ("file", "pipeline", "kind", "state", "error"), f"there are no pipelines in {directory}")
 
 
-@command(pipelines, "show", database=False)
+@command(pipelines, "show")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def show(call: Call, file: Path) -> None:
     """Check the pipeline in FILE and say what it would do: all of its settings, and what they mean."""
@@ -118,7 +118,7 @@ def show(call: Call, file: Path) -> None:
         say_table(rows, ("setting", "value", "meaning"))
 
 
-@command(pipelines, "schema", database=False)
+@command(pipelines, "schema")
 def schema(call: Call) -> None:
     """Print the JSON schema of pipelines, for editors that complete and check them."""
     _pipelines()
