@@ -1,15 +1,18 @@
-"""Writes the reference from the program: docs/sql.md from the headers of SQL functions, docs/cli.md from the commands.
+"""Writes the reference from the program: docs/sql.md from the headers of SQL functions, docs/cli.md from the commands,
+docs/pipeline.schema.json from the kinds of pipelines.
 
 `--check` exits 1 when a file is not what the program says.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import cli_reference
+from headgate.pipeline import spec
 
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTIONS = ROOT / "src" / "headgate" / "sql" / "functions"
@@ -91,10 +94,17 @@ def page() -> str:
     return "".join(parts)
 
 
+def pipeline_schema() -> str:
+    """The JSON schema of pipelines."""
+    return json.dumps(spec.schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 def main() -> int:
     """Writes or checks the pages."""
     outdated = 0
-    for target, text in ((DOCS / "sql.md", page()), (DOCS / "cli.md", cli_reference.page())):
+    pages = {"sql.md": page(), "cli.md": cli_reference.page(), "pipeline.schema.json": pipeline_schema()}
+    for name, text in pages.items():
+        target = DOCS / name
         if "--check" not in sys.argv[1:]:
             target.write_text(text, encoding="utf-8")
         elif not target.exists() or target.read_text(encoding="utf-8") != text:

@@ -12,7 +12,7 @@ import headgate
 
 from .app import app
 from .call import Call, command
-from .output import talk
+from .output import say, say_table, talk
 
 if TYPE_CHECKING:
     from headgate.pipeline.run import Progress
@@ -50,6 +50,83 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
     call.say(_facts(last), f"{pipeline.name}: {last.total} rows")
 
 
+@command(pipelines, "new")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--kind", type=click.Choice(KINDS), help="What kind of pipeline.")
+@click.option("--name", help="Its name. Default: that of the file.")
+@click.option("--stream", help="The stream that it is about.")
+@click.option("--to", help="Where its result goes; of a replay: the table that is read.")
+def new(call: Call, file: Path, kind: str | None, name: str | None, stream: str | None, to: str | None) -> None:
+    """Write a pipeline to begin with into FILE: what can be said is in its comments."""
+    pipeline_module = _pipelines()
+    from headgate.pipeline.templates import TARGETS, template
+
+    if file.exists():
+        raise headgate.Error(f"{file} is there already", hint="choose another name, or remove it")
+    guided = kind is None
+    kind = kind or str(call.ask("kind", type=click.Choice(KINDS)))
+    name = name or file.stem
+    if kind != "report":
+        stream = call.stream(stream)
+    if to is None and guided:
+        to = call.ask("table to read" if kind == "replay" else "to", default=TARGETS[kind].format(stream=stream))
+    text = template(kind, name, stream or "orders", to)
+    pipeline_module.parse(text, file.name)
+    file.write_text(text, encoding="utf-8")
+    call.say({"file": str(file), "kind": kind, "name": name}, f"{file}")
+    talk(f"look at it, then: headgate pipeline run {file}")
+
+
+@command(pipelines, "list")
+@click.argument("directory", required=False, default=".", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def list_files(call: Call, directory: Path) -> None:
+    """List the pipelines in the files of DIRECTORY, and what they last said."""
+    pipeline_module = _pipelines()
+    states: dict[str, str] = {}
+    try:
+        states = dict(call.hg.run("select pipeline, state from headgate.pipeline_status()", ()))
+    except headgate.Error as error:
+        talk(f"which of them ran is not known: {error}")
+    rows = []
+    for path in sorted(directory.glob("*.toml")):
+        try:
+            found = pipeline_module.load(path)
+        except headgate.Error as error:
+            if "kind" in path.read_text("utf-8", errors="replace"):  # other files of TOML are none of ours
+                rows.append(
+                    {"file": str(path), "pipeline": None, "kind": None, "state": "wrong", "error": _first(error)}
+                )
+            continue
+        state = states.get(found.name, "never ran" if states else "-")
+        rows.append({"file": str(path), "pipeline": found.name, "kind": found.kind, "state": state, "error": ""})
+    call.say_rows(rows, rows, ("file", "pipeline", "kind", "state", "error"), f"there are no pipelines in {directory}")
+
+
+@command(pipelines, "show")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def show(call: Call, file: Path) -> None:
+    """Check the pipeline in FILE and say what it would do: all of its settings, and what they mean."""
+    found = _pipelines().load(file)
+    from headgate.pipeline.spec import meanings, resolved
+
+    settings = resolved(found)
+    said = meanings(type(found))
+    rows = [{"setting": name, "value": value, "meaning": said.get(name, "")} for name, value in settings.items()]
+    if call.json:
+        say(settings)
+    else:
+        say_table(rows, ("setting", "value", "meaning"))
+
+
+@command(pipelines, "schema")
+def schema(call: Call) -> None:
+    """Print the JSON schema of pipelines, for editors that complete and check them."""
+    _pipelines()
+    from headgate.pipeline.spec import schema
+
+    say(schema())
+
+
 @command(pipelines, "status")
 @click.argument("name", required=False)
 def status(call: Call, name: str | None) -> None:
@@ -78,6 +155,10 @@ def _pipelines() -> Any:
     except ImportError as missing:
         raise headgate.Error(f"pipelines need {missing.name}", hint="pip install 'headgate[spark]'") from missing
     return found
+
+
+def _first(error: headgate.Error) -> str:
+    return str(error).splitlines()[0]
 
 
 def _line(progress: Progress) -> None:

@@ -1,8 +1,8 @@
 """archive: a stream to a Delta table, exactly once.
 
-How far it is stands in the table, in the commit of each batch: there is no checkpoint that could differ from it. What the
-database knows of the archive (`headgate.note_archive`, on which retention may depend) is said after the commit, and said
-again at the next start in case a crash came between the two.
+How far it is stands in the table, in the commit of each batch: there is no checkpoint that could differ from it. What
+the database knows of the archive (`headgate.note_archive`, on which retention may depend) is said after the commit,
+and said again at the next start in case a crash came between the two.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 
 from ..errors import Error, InvalidArgument
-from ..spark.source import Mark
-from .lake import MANY, Lake, Writer
+from ..spark.source import Mark, later
+from .lake import MANY, Lake, Writer, in_two_places
 from .lake_files import File, with_date, write_files
 from .run import Job, Progress
 from .spans import Span, Spans, known_mark, read_in_tasks
@@ -41,7 +41,9 @@ PARTITIONS = ("date", "hour", "key", "channel", "lane")
 
 def run(pipeline: Archive, job: Job) -> None:
     """Copies what is there, or goes on copying."""
-    lake = Lake(place(pipeline.to), columns(pipeline), pipeline.partition_by, holds=pipeline.stream)
+    lake = Lake(
+        place(pipeline.to), columns(pipeline), pipeline.partition_by, stream=pipeline.stream, pipeline=pipeline.name
+    )
     spans = Spans(job, pipeline.stream, pipeline.filter)
     writer = lake.writer(pipeline.name)
     mark = _position(pipeline, job, spans, writer)
@@ -53,7 +55,8 @@ def run(pipeline: Archive, job: Job) -> None:
         files = _copied(job, lake, span)
         if files:
             writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
-            lake.add(files, writer.name, writer.batch, writer.state)
+            if not lake.add(files, writer.name, writer.batch, writer.state):
+                raise in_two_places(pipeline.name)
         _note(pipeline, job, lake, span.end)
         rows = sum(file.rows for file in files)
         total += rows
@@ -88,23 +91,25 @@ def _copied(job: Job, lake: Lake, span: Span) -> list[File]:
 
 
 def _position(pipeline: Archive, job: Job, spans: Spans, writer: Writer) -> Mark:
-    """Where to go on: what the table says, or the database, when the table's own words are too old to be kept."""
+    """Where to go on: what the table says, or the database, when it is later, or the table's own words are too old."""
     if writer.batch < 0:
         return spans.mark(pipeline.start)
-    if writer.state is not None:
-        mark: Mark = writer.state["mark"]
-        return mark
     noted = job.hg.run("select headgate.archive_mark(%s, %s)", (pipeline.stream, pipeline.name))[0][0]
     if noted is None:
+        if writer.state is not None:
+            mark: Mark = writer.state["mark"]
+            return mark
         raise Error(
             f"how far the archive {pipeline.name} is, is not known any more",
             hint="its last batch is no longer in the history of the table: archive to another place",
         )
-    return noted if isinstance(noted, dict) else msgspec.json.decode(noted)
+    # retention may have removed what was noted, though there was nothing to commit
+    noted = noted if isinstance(noted, dict) else msgspec.json.decode(noted)
+    return later(noted, None if writer.state is None else writer.state["mark"])
 
 
 def _note(pipeline: Archive, job: Job, lake: Lake, mark: Mark) -> None:
-    """Tells the database how far the archive is. One that holds only some keys is none: retention must not rely on it."""
+    """Tells the database how far the archive is; not of one that has only some keys: retention must not rely on it."""
     if pipeline.filter is None:
         encoded = msgspec.json.encode(mark).decode()
         call = "select headgate.note_archive(%s, %s, %s, %s)"

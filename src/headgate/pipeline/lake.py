@@ -1,8 +1,8 @@
 """Delta tables without a Spark extension: tasks write Parquet files, the driver commits them.
 
-One commit adds all files of a batch, says which batch of which writer it was (an application transaction, which Delta keeps
-for ever) and how far the writer is (the mark, in the commit's own words). So a batch is in the table once or not at all, and
-files of attempts that failed are in no commit: nobody reads them, and `vacuum` removes them.
+One commit adds all files of a batch, says which batch of which writer it was (an application transaction, which Delta
+keeps for ever) and how far the writer is (the mark, in the commit's own words). So a batch is in the table once or
+not at all, and files of attempts that failed are in no commit: nobody reads them, and `vacuum` removes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATE = "headgate"  # what our part of a commit's words is called
 SMALL = 8 * 1024 * 1024  # bytes of a file that is small
 LARGE = 64 * 1024 * 1024  # what small files are put together to
 MANY = 8  # small files in one partition that are worth putting together: rewriting fewer costs more than it saves
-SEARCHED = 1000  # commits in which the last one of a writer is looked for
+SEARCHED = (1, 20, 1000)  # newest commits in which the last one of a writer is looked for
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,24 @@ class Lake:
     """A Delta table of ours."""
 
     def __init__(
-        self, place: Place, schema: pa.Schema, partition_by: Sequence[str] = (), *, holds: str | None = None
+        self,
+        place: Place,
+        schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        *,
+        stream: str | None = None,
+        pipeline: str | None = None,
     ) -> None:
         self.place, self.schema, self.partition_by = place, schema, list(partition_by)
-        self._holds = holds
+        # a table that says whose it is takes nothing from others: seqs of two streams, or twice the same, would not fit
+        self._of = {f"headgate.{k}": v for k, v in (("stream", stream), ("pipeline", pipeline)) if v is not None}
 
     def open(self) -> DeltaTable:
         """The table, made if it is not there; an error when it is another kind of table."""
         found = find(self.place)
         if found is None:
-            about = {"headgate.stream": self._holds} if self._holds else None
             DeltaTable.create(
-                self.place.uri, self.schema, mode="ignore", partition_by=self.partition_by, configuration=about,
+                self.place.uri, self.schema, mode="ignore", partition_by=self.partition_by, configuration=self._of,
                 storage_options=self.place.options or None, raise_if_key_not_exists=False,
             )  # fmt: skip
             found = find(self.place)
@@ -72,10 +78,11 @@ class Lake:
         batch = table.transaction_version(name)
         if batch is None:
             return Writer(name)
-        for commit in table.history(SEARCHED):
-            said = json.loads(commit.get(STATE, "{}"))
-            if said.get("writer") == name and said.get("batch") == batch:
-                return Writer(name, batch, said.get("state"))
+        for many in SEARCHED:  # usually it is the newest one, and reading commits takes a while
+            for commit in table.history(many):
+                said = json.loads(commit.get(STATE, "{}"))
+                if said.get("writer") == name and said.get("batch") == batch:
+                    return Writer(name, batch, said.get("state"))
         return Writer(name, batch)
 
     def add(self, files: Sequence[File], writer: str, batch: int, state: Mapping[str, Any] | None = None) -> bool:
@@ -91,9 +98,7 @@ class Lake:
             )  # fmt: skip
         except DeltaError as error:
             if "Concurrent transaction" in str(error):
-                raise Conflict(
-                    f"{writer} is being written from somewhere else too", hint="run a pipeline in one place at a time"
-                ) from error
+                raise in_two_places(writer) from error
             raise
         self.keep(table)
         return True
@@ -135,19 +140,27 @@ class Lake:
                 f"not by {', '.join(self.partition_by) or 'nothing'}",
                 hint="partition_by cannot be changed later: write to another place",
             )
-        there = schema_of(table)
-        if there.names != self.schema.names or there.types != self.schema.types:
-            different = sorted(set(_shown(there)) ^ set(_shown(self.schema)))
+        columns = schema_of(table)
+        if columns.names != self.schema.names or columns.types != self.schema.types:
+            different = sorted(set(_shown(columns)) ^ set(_shown(self.schema)))
             raise InvalidArgument(
                 f"the table at {self.place.uri} has other columns: {', '.join(different)}",
                 hint="write to another place",
             )
-        holds = table.metadata().configuration.get("headgate.stream")
-        if self._holds and holds != self._holds:
-            raise InvalidArgument(
-                f"the table at {self.place.uri} holds {f'the stream {holds}' if holds else 'something else'}",
-                hint="a table holds one stream: write to another place",
-            )
+        about = table.metadata().configuration
+        for name, wanted in self._of.items():
+            if about.get(name) != wanted:
+                what = name.partition(".")[2]
+                there = f"the {what} {about[name]}" if name in about else "something else"
+                raise InvalidArgument(
+                    f"the table at {self.place.uri} is of {there}, not of the {what} {wanted}",
+                    hint="a table is written by one pipeline, from one stream: write to another place",
+                )
+
+
+def in_two_places(writer: str) -> Conflict:
+    """What is said when somebody else has written the batch that was to be written."""
+    return Conflict(f"the pipeline {writer} runs somewhere else too", hint="run a pipeline in one place at a time")
 
 
 def find(place: Place, version: int | None = None) -> DeltaTable | None:
@@ -178,17 +191,23 @@ def schema_of(table: DeltaTable) -> pa.Schema:
 
 def files_of(table: DeltaTable) -> list[File]:
     """The files of the table's version."""
-    found = []
-    for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        partition = {k.removeprefix("partition."): v for k, v in row.items() if k.startswith("partition.")}
-        found.append(
-            File(
-                unquote(row["path"]), row["size_bytes"], row["num_records"] or 0,
-                {k: None if v is None else str(v) for k, v in partition.items()},
-                *({k.partition(".")[2]: v for k, v in row.items() if k.startswith(e) and v is not None} for e in ("min.", "max.")),
-            )
-        )  # fmt: skip
-    return found
+    return [_file(row) for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
+
+
+def _file(row: Mapping[str, Any]) -> File:
+    """A file as the table's log describes it: a column for each fact about each column."""
+
+    def facts(begin: str) -> dict[str, Any]:
+        return {name.removeprefix(begin): value for name, value in row.items() if name.startswith(begin)}
+
+    return File(
+        unquote(row["path"]),  # in the log it is part of a URL
+        row["size_bytes"],
+        row["num_records"] or 0,
+        {name: None if value is None else str(value) for name, value in facts("partition.").items()},
+        {name: value for name, value in facts("min.").items() if value is not None},
+        {name: value for name, value in facts("max.").items() if value is not None},
+    )
 
 
 def words(writer: str, batch: int, state: Mapping[str, Any] | None) -> CommitProperties:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -38,10 +39,9 @@ class FileWriter:
 
     def __init__(self, place: Place, path: str, schema: pa.Schema, partition: dict[str, str | None]) -> None:
         self.path, self._place, self._schema, self._partition = path, place, schema, partition
-        files = place.files()
         if place.local:
-            files.create_dir(path.rpartition("/")[0], recursive=True)
-        self._out = files.open_output_stream(path)
+            (Path(place.uri) / path).parent.mkdir(parents=True, exist_ok=True)
+        self._out = place.files().open_output_stream(path)
         # values of these columns repeat; a dictionary of data would be made in vain
         repeated = [name for name in schema.names if name not in ("seq", "data", "created_at")]
         self._writer = pq.ParquetWriter(

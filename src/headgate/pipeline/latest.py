@@ -1,8 +1,8 @@
 """latest: the latest message of each key, as a Delta table that follows the stream.
 
-A batch is reduced to the last message of each key and merged into the table in one commit, which also says how far the
-pipeline is (see archive.py). The message with the higher seq counts. A message whose data is empty or the JSON value null
-is a tombstone: it removes its key. Messages without a key have no place here.
+A batch is reduced to the last message of each key and merged into the table in one commit, which also says how far
+the pipeline is (see archive.py). The message with the higher seq counts. A message whose data is empty or the JSON
+value null is a tombstone: it removes its key. Messages without a key have no place here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import Error
 from ..spark import MESSAGE, with_data
 from ..spark.database import batches
 from ..spark.source import Mark
-from .lake import MANY, Lake, Writer, words
+from .lake import MANY, Lake, Writer, in_two_places, words
 from .run import Job, Progress
 from .spans import Span, Spans, known_mark
 from .spec import Latest
@@ -31,7 +31,7 @@ KEPT = ("key", "seq", "data", "headers", "channel", "created_at")
 def run(pipeline: Latest, job: Job) -> None:
     """Brings the table up to date, or keeps it so."""
     spans = Spans(job, pipeline.stream, pipeline.filter)
-    lake = Lake(place(pipeline.to), columns(pipeline, job), holds=pipeline.stream)
+    lake = Lake(place(pipeline.to), columns(pipeline, job), stream=pipeline.stream, pipeline=pipeline.name)
     writer = lake.writer(pipeline.name)
     mark = _position(pipeline, spans, writer)
     if writer.batch >= 0:
@@ -79,7 +79,7 @@ def merge(lake: Lake, changes: pa.Table, writer: Writer) -> None:
     table = lake.open()
     known = table.transaction_version(writer.name)
     if known is not None and known >= writer.batch:
-        return
+        raise in_two_places(writer.name)
     given = {name: f"new.{name}" for name in KEPT}
     merger = table.merge(
         changes, "old.key = new.key", source_alias="new", target_alias="old",

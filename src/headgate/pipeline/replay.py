@@ -1,8 +1,9 @@
 """replay: a Delta table to a stream, exactly once and in the order of seq.
 
-The table is cut into batches by ranges of seq, which stay the same when the pipeline is started again; the sink sends each in
-one transaction that notes its number, so those that are in the stream are skipped. Inside a batch each task has a range of
-seqs, and what tasks staged is sent one after the other: the order is that of the stream that was archived.
+The table is cut into batches by ranges of seq, which stay the same when the pipeline is started again; the sink sends
+each in one transaction that notes its number, so those that are in the stream are skipped. Inside a batch each task
+has a range of seqs, and what tasks staged is sent one after the other: the order is that of the stream that was
+archived.
 """
 
 from __future__ import annotations

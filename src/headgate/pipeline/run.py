@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import socket
 import time
 import uuid
@@ -160,4 +161,5 @@ def _reason(error: BaseException) -> str:
     told = [line for line in lines if line.startswith("headgate.errors.")]
     if told:
         return told[-1].partition(": ")[2] or told[-1]
-    return (lines or [type(error).__name__])[0][:500]
+    raised = [line for line in lines if re.match(r"(?!java|org|scala)[\w.]*(Error|Exception): ", line)]
+    return ([*raised[-1:], *lines, type(error).__name__])[0][:500]

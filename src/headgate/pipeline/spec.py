@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +27,7 @@ class Pipeline(
     """What every pipeline has."""
 
     name: Name
+    """What it is called: in `headgate pipeline status`, and to tell its batches from those of others."""
     run: str = "once"
     """once (what is there now), continuous, or an interval: "every 5 minutes"."""
     checkpoint: str | None = None
@@ -49,12 +54,15 @@ class Archive(Pipeline, tag="archive", kw_only=True, frozen=True, omit_defaults=
     """A stream to a Delta table."""
 
     stream: str
+    """The stream that is read."""
     to: str
     """The table: a directory, or a URL such as s3://bucket/orders."""
     partition_by: list[str] = msgspec.field(default_factory=lambda: ["date", "hour"])
     """date and hour of created_at, or a column of the message."""
     filter: list[str] | None = None
+    """Only these keys, as consumers filter them: orders.*.created, orders.>"""
     start: str = "beginning"
+    """Where the first run starts: beginning, latest, a seq, a tick (tick:7), or a time."""
     compact: bool = True
     """Whether small files are put together."""
 
@@ -63,10 +71,13 @@ class Replay(Pipeline, tag="replay", kw_only=True, frozen=True, omit_defaults=Tr
     """A Delta table to a stream."""
 
     source: str
-    """The table."""
+    """The table of an archive: a directory, or a URL."""
     stream: str
+    """The stream that is written."""
     since: str | None = None
+    """Messages from this time on (of created_at; UTC if no zone is said)."""
     until: str | None = None
+    """Messages before this time."""
     keys: list[str] | None = None
     """Key filters, as consumers have them."""
     where: str | None = None
@@ -83,7 +94,9 @@ class Transform(Pipeline, tag="transform", kw_only=True, frozen=True, omit_defau
     """A stream to another stream, a table of PostgreSQL, or a Delta table."""
 
     stream: str
+    """The stream that is read."""
     to_stream: str | None = None
+    """The stream that is written."""
     to_table: str | None = None
     """A table of PostgreSQL, in the same database: schema.table. It is made if it is not there."""
     table_keys: list[str] | None = None
@@ -97,28 +110,37 @@ class Transform(Pipeline, tag="transform", kw_only=True, frozen=True, omit_defau
     schema: str | None = None
     """Of the JSON in data, for instance: id long, total double."""
     filter: list[str] | None = None
+    """Only these keys, as consumers filter them: orders.*.created, orders.>"""
     start: str = "beginning"
+    """Where the first run starts: beginning, latest, a seq, a tick (tick:7), or a time."""
 
 
 class Latest(Pipeline, tag="latest", kw_only=True, frozen=True, omit_defaults=True):
     """The latest message of each key, as a Delta table."""
 
     stream: str
+    """The stream that is read."""
     to: str
+    """The table: a directory, or a URL."""
     filter: list[str] | None = None
+    """Only these keys, as consumers filter them: orders.*.created, orders.>"""
     start: str = "beginning"
+    """Where the first run starts: beginning, latest, a seq, a tick (tick:7), or a time."""
     schema: str | None = None
+    """Of the JSON in data, which then is a structure and not text."""
 
 
 class Report(Pipeline, tag="report", kw_only=True, frozen=True, omit_defaults=True):
     """Volumes, sizes, latencies, retries and dead letters by stream, channel and hour, as HTML."""
 
     streams: list[str] | None = None
-    """Default: all."""
+    """Which streams; default: all."""
     to: str
     """The HTML file."""
     since: str | None = None
+    """From this time on."""
     until: str | None = None
+    """Before this time."""
 
 
 AnyPipeline = Archive | Replay | Transform | Latest | Report
@@ -154,9 +176,38 @@ def parse(text: str, where: str = "the pipeline") -> AnyPipeline:
     return _sensible(found, where)
 
 
+def resolved(pipeline: Pipeline) -> dict[str, Any]:
+    """All settings of a pipeline, with those that it leaves to their defaults."""
+    found = {name: getattr(pipeline, name) for name in pipeline.__struct_fields__}
+    if found["checkpoint"] is None:
+        found["checkpoint"] = f".headgate/pipelines/{pipeline.name}"
+    return {"kind": pipeline.kind, **found}
+
+
 def schema() -> dict[str, Any]:
     """The JSON schema of a pipeline's file."""
-    return msgspec.json.schema(AnyPipeline)
+    made: dict[str, Any] = msgspec.json.schema(AnyPipeline)
+    for kind in KINDS.values():
+        for name, text in meanings(kind).items():
+            made["$defs"][kind.__name__]["properties"][name].setdefault("description", text)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A Headgate pipeline",
+        **made,
+    }
+
+
+def meanings(kind: type[Pipeline]) -> dict[str, str]:
+    """What the settings of a kind mean: the docstrings below them."""
+    found: dict[str, str] = {}
+    for each in (Pipeline, kind):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in itertools.pairwise(body.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    found[name] = meaning
+    return {name: text for name, text in found.items() if name in kind.__struct_fields__}
 
 
 def _sensible(found: AnyPipeline, where: str) -> AnyPipeline:

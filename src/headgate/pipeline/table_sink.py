@@ -23,8 +23,9 @@ from ..spark.options import Secret
 from ..spark.sink import this_batch
 
 TYPES: dict[type[t.DataType], str] = {
-    t.StringType: "text", t.LongType: "bigint", t.IntegerType: "integer", t.ShortType: "smallint", t.DoubleType: "double precision",
-    t.FloatType: "real", t.BooleanType: "boolean", t.DateType: "date", t.TimestampType: "timestamptz", t.BinaryType: "bytea",
+    t.StringType: "text", t.LongType: "bigint", t.IntegerType: "integer", t.ShortType: "smallint",
+    t.DoubleType: "double precision", t.FloatType: "real", t.BooleanType: "boolean", t.DateType: "date",
+    t.TimestampType: "timestamptz", t.BinaryType: "bytea",
 }  # fmt: skip
 
 
@@ -156,16 +157,15 @@ class TableWriter(DataSourceStreamArrowWriter):
         query = sql.SQL(
             "insert into {target} ({names}) select {distinct} {values} from ({parts}) staged {order} {conflict}"
         )
-        keys = _names(target.keys)
+        keys, written = _names(target.keys), sql.SQL("headgate_task, headgate_row")
+        last = sql.SQL("{}, headgate_task desc, headgate_row desc").format(keys)
         values = [sql.SQL("{}::{}").format(sql.Identifier(n), sql.SQL(there[n])) for n in names]
         connection.execute(
             query.format(
                 target=target.identifier, names=_names(names), values=sql.SQL(", ").join(values),
                 parts=sql.SQL(" union all ").join(parts),
                 distinct=sql.SQL("distinct on ({})").format(keys) if target.keys else sql.SQL(""),
-                order=sql.SQL("order by {}").format(
-                    sql.SQL("{}, headgate_task desc, headgate_row desc").format(keys) if target.keys else sql.SQL("headgate_task, headgate_row")
-                ),
+                order=sql.SQL("order by {}").format(last if target.keys else written),
                 conflict=_replace(names, target.keys),
             )
         )  # fmt: skip
@@ -205,7 +205,8 @@ def _drop_staged(connection: psycopg.Connection, target: Table, query: str, batc
     """Removes what a query has staged for this batch and those before."""
     begin = target.staged(query)
     found = connection.execute(
-        "select relname from pg_class where relnamespace = to_regnamespace(%s) and relkind = 'r' and starts_with(relname, %s)",
+        "select relname from pg_class "
+        "where relnamespace = to_regnamespace(%s) and relkind = 'r' and starts_with(relname, %s)",
         (sql.Identifier(target.schema).as_string(connection), begin),
     )
     for (name,) in found.fetchall():

@@ -1,7 +1,7 @@
 """Work in Spark's tasks, given as a Python function, whose rows do not have to come from the JVM.
 
-It is a data source made for the purpose: unlike `mapInArrow` it needs no pandas, and unlike RDDs it also runs through Spark
-Connect. The function travels pickled, so what it holds (a database's URL) is in no plan.
+It is a data source made for the purpose: unlike `mapInArrow` it needs no pandas, and unlike RDDs it also runs through
+Spark Connect. The function travels pickled, so what it holds (a database's URL) is in no plan.
 """
 
 from __future__ import annotations

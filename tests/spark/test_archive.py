@@ -1,0 +1,175 @@
+"""Archives: a stream in a Delta table, each message once, whatever crashes; and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import Db, value
+from deltalake import DeltaTable
+from storage import end_segment, maintain
+
+import headgate
+from headgate.errors import Conflict, Error, InvalidArgument
+from headgate.pipeline import archive, lake
+
+from .lakes import fill, go, messages, rows
+
+
+@pytest.fixture
+def orders(hg: headgate.Headgate) -> headgate.Stream:
+    """A stream that messages soon leave, once it is told to keep them for a moment only."""
+    return hg.stream("orders", create=True, lanes=4, segment_rows=10_000, segment_age=0.000001)
+
+
+def spec(path: Path, *lines: str, name: str = "lake") -> str:
+    return "\n".join([f'kind = "archive"\nname = "{name}"\nstream = "orders"\nto = "{path}"', *lines])
+
+
+def test_what_the_stream_loses_comes_back_from_the_lake_as_it_was(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db
+) -> None:
+    fill(hg, 1, 3000)
+    before = messages(hg, "orders")
+    assert len(before) == 3000
+    said = go(hg, spark, tmp_path, spec(tmp_path / "t"))
+    assert [(p.batch, p.rows, p.lag) for p in said] == [(0, 3000, 0)]
+    end_segment(db, "orders")
+    orders.alter(retain_up_to=0.000001)
+    maintain(db)
+    assert messages(hg, "orders") == []
+    hg.stream("again", create=True, lanes=8)
+    replay = f'kind = "replay"\nname = "back"\nsource = "{tmp_path / "t"}"\nstream = "again"\nrows_per_batch = 1100'
+    said = go(hg, spark, tmp_path, replay)
+    assert messages(hg, "again") == before
+    assert [p.rows for p in said] == [1100, 1100, 800]
+    assert go(hg, spark, tmp_path, replay) == []  # once is once
+    assert len(messages(hg, "again")) == 3000
+
+
+def test_a_run_goes_on_where_the_last_one_ended_and_the_database_knows(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db
+) -> None:
+    path = tmp_path / "t"
+    for n in range(2):
+        fill(hg, n * 100 + 1, n * 100 + 100)
+        go(hg, spark, tmp_path, spec(path))
+    found = rows(path, ["seq", "key", "data", "headers", "date", "hour", "created_at"])
+    assert sorted(r["seq"] for r in found) == list(range(1, 201))
+    assert {(r["created_at"].date(), r["created_at"].hour) for r in found} == {(r["date"], r["hour"]) for r in found}
+    place, floor = db.execute("select place, floor from headgate.archive where name = 'lake'").fetchone() or ()
+    assert (place, floor) == (str(path), 200)
+    assert value(db, "select headgate.archive_mark('orders', 'lake')") == _mark(path)
+
+
+def _mark(path: Path) -> Any:
+    """How far the table says that it is."""
+    said = [json.loads(c["headgate"]) for c in DeltaTable(str(path)).history() if "headgate" in c]
+    return said[0]["state"]["mark"]
+
+
+@pytest.mark.parametrize("crash", ["before", "after", "noted"])
+def test_a_crash_around_the_commit_neither_doubles_nor_loses(
+    hg: headgate.Headgate,
+    spark: Any,
+    tmp_path: Path,
+    orders: headgate.Stream,
+    db: Db,
+    monkeypatch: pytest.MonkeyPatch,
+    crash: str,
+) -> None:
+    path = tmp_path / "t"
+    fill(hg, 1, 200)
+    real = lake.Lake.add
+
+    def add(self: lake.Lake, *given: Any) -> bool:
+        if crash == "after":
+            real(self, *given)
+        raise RuntimeError("power cut")
+
+    def note(*_: Any) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch:
+        if crash == "noted":
+            patch.setattr(archive, "_note", note)
+        else:
+            patch.setattr(lake.Lake, "add", add)
+        with pytest.raises(Error, match="power cut"):
+            go(hg, spark, tmp_path, spec(path, "rows_per_batch = 150"))
+    assert value(db, "select count(*) from headgate.archive") == 0
+    assert len(list(path.rglob("*.parquet"))) == 2
+    assert len(rows(path, ["seq"])) == (0 if crash == "before" else 150)
+    go(hg, spark, tmp_path, spec(path, "rows_per_batch = 150"))
+    assert sorted(r["seq"] for r in rows(path, ["seq"])) == list(range(1, 201))
+    assert value(db, "select headgate.archive_mark('orders', 'lake')") == _mark(path)
+
+
+def test_a_batch_that_is_there_is_not_added_again(tmp_path: Path) -> None:
+    table = lake.Lake(lake.Place(str(tmp_path / "t")), archive.ARCHIVED)
+    assert [table.add([], "w", batch, {"mark": batch}) for batch in (0, 0, 2, 1, 3)] == [True, False, True, False, True]
+    assert table.writer("w") == lake.Writer("w", 3, {"mark": 3})
+    assert table.writer("other") == lake.Writer("other")
+
+
+def test_two_at_once_do_not_both_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lake.Lake(lake.Place(str(tmp_path / "t")), archive.ARCHIVED)
+    before = table.open()
+    assert table.add([], "w", 0)
+    monkeypatch.setattr(lake.Lake, "open", lambda _: before)
+    with pytest.raises(Conflict, match="the pipeline w runs somewhere else too"):
+        table.add([], "w", 0)
+
+
+def test_small_files_are_put_together(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream
+) -> None:
+    fill(hg, 1, 450)
+    path = tmp_path / "t"
+    go(hg, spark, tmp_path, spec(path, "rows_per_batch = 50", 'partition_by = ["date"]'))
+    assert len(DeltaTable(str(path)).file_uris()) < 8 < len(list(path.rglob("part-*.parquet")))
+    assert [r["seq"] for r in sorted(rows(path, ["seq"]), key=lambda r: r["seq"])] == list(range(1, 451))
+    go(hg, spark, tmp_path, spec(path, 'partition_by = ["date"]'))  # a compaction does not hide how far it was
+    assert len(rows(path, ["seq"])) == 450
+
+
+def test_partitions_by_a_column(hg: headgate.Headgate, spark: Any, tmp_path: Path) -> None:
+    stream = hg.stream("orders", create=True, lanes=4, lane_by="channel")
+    tenants = [None, "a", "b/ü %2F", "c=d"]
+    stream.send_batch([headgate.Outgoing(str(n), channel=tenants[n % 4]) for n in range(40)])
+    path = tmp_path / "t"
+    go(hg, spark, tmp_path, spec(path, 'partition_by = ["channel"]'))
+    found = rows(path, ["seq", "data", "channel"])
+    assert len(found) == 40
+    assert all(r["channel"] == tenants[int(r["data"]) % 4] for r in found)
+    assert {next(iter(p.values())) for p in DeltaTable(str(path)).partitions()} == set(tenants)
+
+
+def test_an_archive_of_some_keys_is_none_to_retention(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db
+) -> None:
+    fill(hg, 1, 100)
+    go(hg, spark, tmp_path, spec(tmp_path / "t", 'filter = ["orders.1.>"]'))
+    assert {r["key"] for r in rows(tmp_path / "t", ["key"])} == {"orders.1.k"}
+    assert value(db, "select count(*) from headgate.archive") == 0
+
+
+def test_what_does_not_fit_is_said(hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream) -> None:
+    path = tmp_path / "t"
+    fill(hg, 1, 10)
+    go(hg, spark, tmp_path, spec(path))
+    hg.stream("other", create=True)
+    for text, problem in (
+        (spec(path, 'partition_by = ["channel"]'), "partitioned by date, hour, not by channel"),
+        (spec(path, 'partition_by = ["color"]'), 'cannot be partitioned by "color"'),
+        (spec(path).replace('"orders"', '"other"'), "is of the stream orders, not of the stream other"),
+        (spec(path, name="second"), "is of the pipeline lake, not of the pipeline second"),
+        (spec(tmp_path / "u").replace('"orders"', '"nowhere"'), 'stream "nowhere" does not exist'),
+    ):
+        with pytest.raises(Error, match=problem) as caught:
+            go(hg, spark, tmp_path, text)
+        assert caught.value.hint
+    with pytest.raises(InvalidArgument, match="must not hold credentials"):
+        go(hg, spark, tmp_path, spec(Path("x")).replace('"x"', '"s3://id:secret@bucket/t"'))
