@@ -13,6 +13,8 @@ from deltalake import DeltaTable
 import headgate
 from headgate.pipeline import parse
 from headgate.pipeline.run import run
+from headgate.spark.history import HistoryReader
+from headgate.spark.options import reading
 
 
 def send(hg: headgate.Headgate, first: int, last: int) -> None:
@@ -66,6 +68,20 @@ def orders(hg: headgate.Headgate) -> headgate.Stream:
     return hg.stream("orders", create=True, lanes=4, retain="until_archived", segment_rows=1000, segment_age=0.000001)
 
 
+def test_a_table_partitioned_by_columns_of_the_message(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream
+) -> None:
+    send(hg, 1, 30)
+    hg.run("select headgate.send('orders', 'data 31')", ())  # without a key
+    archive(hg, spark, tmp_path, partition_by=["key", "lane"])
+    send(hg, 32, 40)
+    found = history(spark, hg)
+    assert numbers(found) == list(range(1, 41))
+    live = spark.read.format("headgate").options(url=hg.url, stream="orders").load()
+    assert {(r.seq, r.key, r.lane) for r in found.collect()} == {(r.seq, r.key, r.lane) for r in live.collect()}
+    assert numbers(history(spark, hg, filter="orders.3", columns="data")) == list(range(3, 41, 5))
+
+
 @pytest.fixture
 def half(hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream) -> Path:
     """A hundred messages, of which the first sixty are in the lake only."""
@@ -98,6 +114,18 @@ class TestBatch:
         hg.run("update headgate.archive set mark = %s::jsonb, floor = %s returning 1", tuple(before))
         assert numbers(history(spark, hg)) == list(range(1, 101))
 
+    def test_what_goes_after_the_tasks_were_planned_is_missed(
+        self, hg: headgate.Headgate, spark: Any, half: Path
+    ) -> None:
+        """Not silently: the task fails."""
+        reader = HistoryReader(reading({"url": hg.url, "stream": "orders", "history": "true"}, streaming=False), 2)
+        tasks = reader.partitions()
+        assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 100
+        archive_and_drop(hg, spark, half)
+        with pytest.raises(headgate.MessagesRemoved):
+            list(reader.read(tasks[-1]))
+        assert numbers(history(spark, hg)) == list(range(1, 101))
+
     def test_a_note_ahead_of_the_last_commit(self, hg: headgate.Headgate, spark: Any, half: Path) -> None:
         """Where there was nothing to copy nothing is committed, but segments go: nothing is missed there."""
         archive_and_drop(hg, spark, half)
@@ -122,14 +150,12 @@ class TestBatch:
             n for n in range(58, 101) if n % 5 in (3, 4)
         )
         assert numbers(history(spark, hg, start="latest")) == []
+        assert numbers(history(spark, hg, columns="data", filter="orders.3")) == list(range(3, 101, 5))
         few = history(spark, hg, columns="data,key", start=rows[59].seq)
         assert few.columns == ["data", "key"]
         assert numbers(few) == list(range(59, 101))
 
     def test_what_cannot_be_read_is_said(self, hg: headgate.Headgate, spark: Any, half: Path) -> None:
-        from headgate.spark.history import HistoryReader
-        from headgate.spark.options import reading
-
         def told(**options: Any) -> headgate.Error:
             with pytest.raises(headgate.Error) as error:
                 given = {"url": hg.url, "stream": "orders", "history": "true", **options}
@@ -150,31 +176,37 @@ class TestBatch:
 
 
 def test_streaming_goes_from_the_lake_into_the_stream(hg: headgate.Headgate, spark: Any, half: Path) -> None:
-    """Several batches of the lake, a restart in the middle, and an archive that goes on meanwhile."""
-    hg.stream("copy", create=True)
+    """Several batches of the lake; a restart in the middle, while the archive went on, and retention behind it."""
+    got: dict[int, list[int]] = {}
 
-    def copy() -> list[str]:
-        frame = spark.readStream.format("headgate").options(
-            url=hg.url, stream="orders", history=True, maxRowsPerTrigger=15
-        )
-        writer = frame.load().select("key", "data").writeStream.format("headgate").options(url=hg.url, stream="copy")
+    def copy() -> None:
+        options = {"url": hg.url, "stream": "orders", "history": True, "maxRowsPerTrigger": 15}
+        frame = spark.readStream.format("headgate").options(**options).load()
+        writer = frame.writeStream.foreachBatch(lambda batch, number: got.__setitem__(number, numbers(batch)))
         query = writer.option("checkpointLocation", str(half / "checkpoint")).trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(120)
         finally:
             query.stop()
-        return [json.dumps(p["sources"][0]["endOffset"]) for p in query.recentProgress]
 
-    def copied() -> list[int]:
-        return sorted(int(row[0].split()[1]) for row in hg.run("select data from headgate.log_copy", ()))
+    def numbered(part: str) -> list[Path]:
+        return sorted((half / "checkpoint" / part).glob("[0-9]*"), key=lambda p: int(p.name))
 
-    offsets = copy()
-    assert sum("lake" in o for o in offsets) >= 1
-    assert copied() == list(range(1, 101))
+    def everything() -> list[int]:
+        return sorted(n for batch in got.values() for n in batch)
+
+    copy()
+    assert everything() == list(range(1, 101))
+    offsets = [p.read_text() for p in numbered("offsets")]
+    assert '"lake"' in offsets[1]
+    assert '"lake"' not in offsets[-1]
+    # as after a crash in the second batch of the lake, when all the rest was removed from the database since
+    for path in (*numbered("commits")[1:], *numbered("offsets")[2:]):
+        path.unlink()
+    second = got[1]
+    got = {0: got[0]}
     archive_and_drop(hg, spark, half)
     send(hg, 101, 120)
-    # the last batches again, as after a crash: what is read is the same, although the lake has more now
-    last = sorted((half / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))[-1]
-    last.unlink()
     copy()
-    assert copied() == list(range(1, 121))
+    assert got[1] == second
+    assert everything() == list(range(1, 121))

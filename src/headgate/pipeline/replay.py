@@ -22,8 +22,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from ..errors import InvalidArgument, InvalidPosition
-from ..spark.messages import MESSAGE
 from ..spark.keys import check_names, matching, pattern, renamed
+from ..spark.messages import MESSAGE
 from .lake import existing, files_of, schema_of
 from .lake_files import File, read_files
 from .run import Job, Progress

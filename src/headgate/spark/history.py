@@ -1,23 +1,26 @@
 """A stream with its history: what an archive has is read from the lake, the rest from the database, as one.
 
 The seam between the two is a mark. The lake is read in one version of the table, and all that this version has lies
-before the mark; the stream is read from exactly this mark on. So there is no gap and no overlap, however far the archive
-gets meanwhile and whatever retention removes behind it.
+before the mark; the stream is read from exactly this mark on. So there is no gap and no overlap, however far the
+archive gets meanwhile and whatever retention removes behind it.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import json
+import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from psycopg import sql
@@ -26,7 +29,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from ..errors import Error, InvalidArgument, InvalidPosition
 from .database import control
-from .keys import pattern
+from .keys import matching, pattern
 from .messages import MESSAGE
 from .options import Reading
 from .source import BatchReader, Lanes, Mark, Spans, StreamReader, later
@@ -72,6 +75,14 @@ class Bound:
         return COMPARISONS[self.sign](pc.field(self.column), value)
 
 
+class File(NamedTuple):
+    """A file of a table."""
+
+    path: str
+    bytes: int
+    rows: int
+
+
 @dataclass(frozen=True)
 class Version:
     """One version of an archive's table."""
@@ -84,11 +95,30 @@ class Version:
         """The table as it was then."""
         return _open(self.place, self.number, self.options)
 
-    def files(self) -> list[tuple[str, int, int]]:
-        """Path, size and rows of its files, always in the same order."""
+    def files(self) -> list[File]:
+        """Its files, always in the same order."""
         rows = pa.table(self.open().get_add_actions(flatten=True)).to_pylist()
         rows.sort(key=lambda row: (row.get("min.seq") or 0, row["path"]))
-        return [(unquote(row["path"]), row["size_bytes"], row["num_records"] or 1) for row in rows]
+        return [File(unquote(row["path"]), row["size_bytes"], row["num_records"] or 1) for row in rows]
+
+    def rows(
+        self, paths: Sequence[str], columns: Sequence[str], chosen: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of some of its files."""
+        table = self.open().to_pyarrow_dataset()
+        fragments = {unquote(fragment.path): fragment for fragment in table.get_fragments()}
+        for path in paths:
+            fragment = fragments[path]
+            # what the table says of its files is left out: where it knows no least value of a column it says that all
+            # values are at least null, by which pyarrow finds that no row can match
+            known = ds.get_partition_keys(fragment.partition_expression)
+            inside = pa.schema([f for f in table.schema if f.name not in known])
+            file = ds.dataset([fragment.path], schema=inside, format="parquet", filesystem=fragment.filesystem)
+            named = {
+                name: ds.scalar(pa.scalar(known[name], COLUMNS.field(name).type)) if name in known else ds.field(name)
+                for name in columns
+            }
+            yield from file.to_batches(columns=named, filter=chosen)
 
 
 @dataclass(frozen=True)
@@ -102,10 +132,12 @@ class Seam:
 class Files(InputPartition):
     """Files of the lake that one task reads."""
 
-    def __init__(self, version: Version, paths: Sequence[str]) -> None:
+    def __init__(self, version: Version, paths: Sequence[str], after: Sequence[Any] | None = None) -> None:
         super().__init__(None)
         self.version = version
         self.paths = list(paths)
+        self.after = after
+        """Tick and pos of the mark before which rows are left out."""
 
 
 def find_seam(reading: Reading) -> Seam:
@@ -128,7 +160,7 @@ def find_seam(reading: Reading) -> Seam:
         )
     name, place, noted = chosen[0]
     # the note was read first, and is made after the commit: this version has everything up to it
-    options = {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)} if "://" in place else {}
+    options = _credentials(place)
     table = _open(place, None, options)
     holds = table.metadata().configuration.get("headgate.stream", stream)
     if holds != stream:
@@ -172,17 +204,17 @@ class _History(Spans):
         missing = [b.column for b in self.bounds if names is not None and b.column not in names]
         return self.plan(start, end, [b.condition for b in self.bounds], extra=missing)
 
-    def lake(self, version: Version, files: Sequence[tuple[str, int, int]]) -> list[Files]:
+    def lake(self, version: Version, files: Sequence[File], after: Sequence[Any] | None = None) -> list[Files]:
         """The tasks that read files, several small ones in each."""
         tasks: list[list[str]] = []
         room = 0
-        for path, size, _ in files:
-            if not tasks or room < size:
+        for file in files:
+            if not tasks or room < file.bytes:
                 tasks.append([])
                 room = TASK_BYTES
-            tasks[-1].append(path)
-            room -= size
-        return [Files(version, paths) for paths in tasks]
+            tasks[-1].append(file.path)
+            room -= file.bytes
+        return [Files(version, paths, after) for paths in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
@@ -191,20 +223,24 @@ class _History(Spans):
         return super().read(partition)
 
     def _from_lake(self, part: Files) -> Iterator[pa.RecordBatch]:
-        chosen = None
-        for bound in self.bounds:
-            chosen = bound.expression if chosen is None else chosen & bound.expression
-        if self.keys is not None:
-            matches = pc.match_substring_regex(pc.field("key"), self.keys)
-            chosen = matches if chosen is None else chosen & matches
-        schema = pa.schema([COLUMNS.field(name) for name in self.reading.columns or MESSAGE.names])
-        dataset = part.version.open().to_pyarrow_dataset()
-        fragments = {unquote(fragment.path): fragment for fragment in dataset.get_fragments()}
-        for path in part.paths:
-            for batch in fragments[path].to_batches(schema=dataset.schema, columns=schema.names, filter=chosen):
-                if batch.num_rows:
-                    columns = [batch.column(f.name).cast(f.type) for f in schema]
-                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        conditions = [bound.expression for bound in self.bounds]
+        if part.after is not None:
+            tick, pos = part.after  # rows carry the tick of the mark up to which they were archived
+            beyond = pc.field("tick") > tick
+            conditions.append(
+                beyond if pos is None else beyond | ((pc.field("tick") == tick) & (pc.field("seq") > pos))
+            )
+        chosen = functools.reduce(operator.and_, conditions) if conditions else None
+        wanted = list(self.reading.columns or MESSAGE.names)
+        columns = [*wanted, "key"] if self.keys is not None and "key" not in wanted else wanted
+        schema = pa.schema([COLUMNS.field(name) for name in columns])
+        for batch in part.version.rows(part.paths, columns, chosen):
+            cast = [batch.column(f.name).cast(f.type) for f in schema]
+            found = pa.RecordBatch.from_arrays(cast, schema=schema)
+            if self.keys is not None:
+                found = matching(found, self.keys)
+            if found.num_rows:
+                yield found.select(wanted)
 
 
 class HistoryReader(_History, BatchReader):
@@ -224,17 +260,17 @@ class HistoryStreamReader(_History, StreamReader):
     """`spark.readStream.format("headgate").option("history", True)`.
 
     While the lake is read an offset is the mark of the seam with what is read of the lake (`lake`: place, version,
-    files); afterwards it is a mark like any other.
+    files); afterwards it is a mark like any other. Reading a lake takes time, in which the archive goes on and retention
+    removes what is behind it: then a newer version is read next, without what lies before the old seam (`since`, `after`).
     """
 
-    _known: tuple[Version, list[tuple[str, int, int]]] | None = None
+    _known: tuple[str, Version, list[File]] | None = None
 
     def initialOffset(self) -> Mark:  # noqa: N802 - Spark's name
         if self.reading.start in ("latest", "end"):
             return self.mark("latest")
         seam = find_seam(self.reading)
-        lake = {"place": seam.version.place, "version": seam.version.number, "files": 0}
-        return {**seam.mark, "lake": lake}
+        return {**seam.mark, "lake": {"place": seam.version.place, "version": seam.version.number, "files": 0}}
 
     def latestOffset(self, start: Mark, limit: ReadLimit) -> Mark:  # noqa: N802
         if "lake" not in start:
@@ -242,33 +278,51 @@ class HistoryStreamReader(_History, StreamReader):
         _, files = self._version(start["lake"])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_ROWS
         done, rows = start["lake"]["files"], 0
-        while done < len(files) and (rows == 0 or rows + files[done][2] <= most):
-            rows += files[done][2]
+        while done < len(files) and (rows == 0 or rows + files[done].rows <= most):
+            rows += files[done].rows
             done += 1
         if done < len(files):
             return {**start, "lake": {**start["lake"], "files": done}}
-        return _without_lake(start)
+        return self._onward(start)
 
     def partitions(self, start: Mark, end: Mark) -> Sequence[InputPartition]:
         if "lake" not in start:
             return self.live(start, end)
         version, files = self._version(start["lake"])
-        upto = end["lake"]["files"] if "lake" in end else len(files)
-        parts: list[InputPartition] = [*self.lake(version, files[start["lake"]["files"] : upto])]
-        return [*parts, *self.live(_without_lake(start), _without_lake(end))]
+        same = "lake" in end and end["lake"]["version"] == version.number
+        chosen = files[start["lake"]["files"] : end["lake"]["files"] if same else len(files)]
+        return self.lake(version, chosen, start["lake"].get("after")) or [Files(version, [])]
 
-    def _version(self, lake: Mapping[str, Any]) -> tuple[Version, list[tuple[str, int, int]]]:
-        """The version of the table that an offset names, and its files."""
-        if self._known is None or (self._known[0].place, self._known[0].number) != (lake["place"], lake["version"]):
-            remote = "://" in lake["place"]
-            options = {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)} if remote else {}
-            version = Version(lake["place"], lake["version"], options)
-            self._known = version, version.files()
-        return self._known
+    def _onward(self, start: Mark) -> Mark:
+        """Where it goes on when the files are read: in the stream, or in what the lake got in the meantime."""
+        seam = {name: value for name, value in start.items() if name != "lake"}
+        now = self._patiently("headgate.next_mark(%s, %s)", json.dumps(seam))
+        if self._patiently("headgate.removed_between(%s, %s, %s)::text", json.dumps(seam), json.dumps(now)) is None:
+            return seam
+        newer = find_seam(self.reading)
+        if later(newer.mark, seam) == seam:
+            return seam
+        lake = {"place": newer.version.place, "version": newer.version.number, "files": 0}
+        return {
+            **newer.mark,
+            "lake": {**lake, "since": start["lake"]["version"], "after": [seam["tick"], seam.get("pos")]},
+        }
+
+    def _version(self, lake: Mapping[str, Any]) -> tuple[Version, list[File]]:
+        """The version of the table that an offset names, and those of its files that are to be read."""
+        named = json.dumps([lake["place"], lake["version"], lake.get("since")])
+        if self._known is None or self._known[0] != named:
+            version = Version(lake["place"], lake["version"], _credentials(lake["place"]))
+            files = version.files()
+            if "since" in lake:
+                old = {f.path for f in Version(version.place, lake["since"], version.options).files()}
+                files = [f for f in files if f.path not in old]
+            self._known = named, version, files
+        return self._known[1:]
 
 
-def _without_lake(offset: Mark) -> Mark:
-    return {name: value for name, value in offset.items() if name != "lake"}
+def _credentials(place: str) -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)} if "://" in place else {}
 
 
 def _open(place: str, version: int | None, options: Mapping[str, str]) -> DeltaTable:

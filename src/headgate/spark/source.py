@@ -31,9 +31,11 @@ PATIENCE = 60  # seconds for which a database may be away before a streaming que
 class Lanes(InputPartition):
     """What one task reads."""
 
-    def __init__(self, query: str) -> None:
+    def __init__(self, query: str, span: tuple[str, str, str] | None = None) -> None:
         super().__init__(None)
         self.query = query
+        self.span = span
+        """The stream and two marks, when nothing between them may be missing."""
 
 
 class Spans:
@@ -54,27 +56,34 @@ class Spans:
             return []
         r = self.reading
         span = (r.target.stream, json.dumps(start), json.dumps(end))
-        removed = ask(r.target.url, "select headgate.removed_between(%s, %s, %s)::text", span)
-        if removed is not None:
-            if r.fail_on_data_loss:
-                raise MessagesRemoved(
-                    f'stream "{r.target.stream}" no longer has the messages {removed}, which were still to be read',
-                    hint='read on without them: .option("failOnDataLoss", False); or keep messages longer',
-                )
-            log.warning(
-                "stream %s no longer has the messages %s, which were still to be read", r.target.stream, removed
-            )
+        self._check(span)
         columns = r.columns if r.columns is None else (*r.columns, *extra)
         found = control(r.target.url).run(
             "select query from headgate.read_plan(%s, %s, %s, %s::text[], %s::text[], %s::int, %s::int)",
             (*span, names(r.filter), names(columns), r.tasks or self.cores, r.lanes_per_task),
         )
-        return [Lanes(narrowed(query, where, r.columns if extra else None)) for (query,) in found]
+        complete = span if r.fail_on_data_loss else None
+        return [Lanes(narrowed(query, where, r.columns if extra else None), complete) for (query,) in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
         assert isinstance(partition, Lanes)
-        return batches(self.reading.target.url, partition.query)
+        yield from batches(self.reading.target.url, partition.query)
+        # what is being read is not removed, but it may have been after the tasks were planned
+        if partition.span is not None:
+            self._check(partition.span)
+
+    def _check(self, span: tuple[str, str, str]) -> None:
+        """An error, or a warning, when some of a span was removed."""
+        removed = ask(self.reading.target.url, "select headgate.removed_between(%s, %s, %s)::text", span)
+        if removed is None:
+            return
+        if self.reading.fail_on_data_loss:
+            raise MessagesRemoved(
+                f'stream "{span[0]}" no longer has the messages {removed}, which were still to be read',
+                hint='read on without them: .option("failOnDataLoss", False); or keep messages longer',
+            )
+        log.warning("stream %s no longer has the messages %s, which were still to be read", span[0], removed)
 
     def _ask(self, call: str, *params: Any) -> Any:
         return ask(self.reading.target.url, f"select {call}", (self.reading.target.stream, *params))
