@@ -10,6 +10,7 @@ from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given, options, stream_argument
 from .output import about
+from .replays import offer_replay
 
 ORDERS = click.Choice(["none", "key"])
 
@@ -61,8 +62,15 @@ def wanted(settings: dict[str, Any]) -> dict[str, Any]:
 @click.argument("name", required=False, metavar="NAME")
 @options(NEW, SETTINGS)
 @click.option("--if-not-exists", is_flag=True, help="Leave a consumer of this name as it is.")
-def add(call: Call, stream: str | None, name: str | None, if_not_exists: bool, **settings: Any) -> None:
-    """Make a consumer of a stream."""
+@click.option("--from-lake", is_flag=True, help="Prepare a replay of what only an archive still has, without asking.")
+def add(
+    call: Call, stream: str | None, name: str | None, if_not_exists: bool, from_lake: bool, **settings: Any
+) -> None:
+    """Make a consumer of a stream.
+
+    When --start lies before what the stream still has, and an archive has it, a replay into a stream of the
+    consumer's own is offered.
+    """
     stream = call.stream(stream)
     if name is None:  # guided
         name = call.ask("name")
@@ -72,9 +80,11 @@ def add(call: Call, stream: str | None, name: str | None, if_not_exists: bool, *
         settings["ack_wait"] = call.ask("ack wait", default=settings["ack_wait"] or "30s", type=values.time)
     chosen = wanted(settings)
     leave = {"if_not_exists": True} if if_not_exists else {}
-    if call.curl("POST", "streams", stream, "consumers", body={"name": name, **chosen, **leave}):
+    body, without = {"name": name, **chosen, **leave}, {"--from-lake": from_lake}
+    if call.curl("POST", "streams", stream, "consumers", body=body, without=without):
         return
     call.hg.stream(stream).consumer(name, create=True, exist_ok=if_not_exists, **chosen)
+    offer_replay(call, stream, name, chosen, from_lake)
     call.say(call.hg.insights.consumer(stream, name), name)
 
 

@@ -21,8 +21,8 @@ from .output import talk
 def offer_replay(call: Call, stream: str, consumer: str, settings: dict[str, Any], wanted: bool) -> None:
     """Offers to replay what a new consumer asked for and its stream no longer has.
 
-    The consumer of the stream begins at the oldest message that is left. What is older goes, from the lake, into a stream of
-    its own with a consumer of the same name: nobody else sees it again, and no message is in both.
+    The consumer of the stream begins at the oldest message that is left. What is older goes, from the lake, into a
+    stream of its own with a consumer of the same name: nobody else sees it again, and no message is in both.
     """
     asked = click.get_current_context().get_parameter_source("start") is click.core.ParameterSource.COMMANDLINE
     if not asked and not wanted:
@@ -33,8 +33,8 @@ def offer_replay(call: Call, stream: str, consumer: str, settings: dict[str, Any
     if condition is None or not archives:
         if wanted:
             why = f"{stream} has no archive" if condition else f"{stream} still has everything from there on"
-            raise headgate.Error(f"there is nothing to replay: {why}", hint="leave --from-lake out")
-        if condition is not None:
+            talk(f"there is nothing to replay: {why}")
+        elif condition is not None:
             talk(f"{stream} no longer has everything from {settings['start']} on; it begins at seq {first}")
         return
     archive = archives[0]
