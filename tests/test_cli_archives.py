@@ -104,6 +104,6 @@ def test_over_http(db: Db, database_url: str, tmp_path: Path) -> None:
         mark = copy(db)
         [known] = data(http.get("/api/streams/s/archives"))
         assert (known["name"], known["place"], known["floor"]) == ("lake", "lake/lake", mark["floor"])
-        assert error(http.get("/api/streams/x/archives"), 404) == "StreamNotFound"
+        assert error(http.get("/api/streams/x/archives"), 404) == "stream_not_found"
         data(http.delete("/api/streams/s/archives/lake"))
-        assert error(http.delete("/api/streams/s/archives/lake"), 404) == "ArchiveNotFound"
+        assert error(http.delete("/api/streams/s/archives/lake"), 404) == "archive_not_found"

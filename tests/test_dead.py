@@ -53,6 +53,13 @@ class TestDying:
         key, data, headers = row
         assert (key, data) == ("orders.a", "body")
         assert value(db, "select clock_timestamp() - %s::timestamptz < interval '1 minute'", headers.pop("failed_at"))
+        sent = headers.pop("sent_at")
+        assert value(
+            db,
+            "select created_at = %s::timestamptz from headgate.log_orders where seq = %s",
+            sent,
+            headers["source_seq"],
+        )
         assert headers == {
             "trace": "t",
             "attempts": 2,

@@ -141,6 +141,8 @@ class Report(Pipeline, tag="report", kw_only=True, frozen=True, omit_defaults=Tr
     """From this time on."""
     until: str | None = None
     """Before this time."""
+    history: bool = False
+    """Whether what archives have is counted as well, of streams that have one."""
 
 
 AnyPipeline = Archive | Replay | Transform | Latest | Report
@@ -222,6 +224,8 @@ def _sensible(found: AnyPipeline, where: str) -> AnyPipeline:
             )
         if found.key is not None and found.new_keys is not None:
             raise InvalidArgument(f"{where}: which key is meant is not clear", hint="give one of key and new_keys")
+    if isinstance(found, Report) and found.run != "once":
+        raise InvalidArgument(f"{where}: a report runs once", hint="leave run out, and start it as often as you like")
     if isinstance(found, Transform):
         if sum(x is not None for x in (found.to_stream, found.to_table, found.to_lake)) != 1:
             raise InvalidArgument(

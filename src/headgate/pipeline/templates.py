@@ -84,6 +84,8 @@ to = {to}
 # streams = [{stream}]
 # since = "2026-01-01"
 # until = "2026-02-01"
+# Count what archives have as well.
+# history = true
 """,
 }
 TARGETS = {

@@ -1,5 +1,5 @@
 -- Dead letters: messages that failed max_deliver times, moved to the stream <stream>.dead with the facts in their headers:
--- failed_at, attempts, last_error, source_stream, source_consumer, source_seq, source_lane.
+-- failed_at, sent_at, attempts, last_error, source_stream, source_consumer, source_seq, source_lane.
 
 -- ensure_dead_stream(stream) -> the id of its dead-letter stream, made when missing.
 create or replace function headgate.ensure_dead_stream(s headgate.stream) returns int
@@ -28,7 +28,7 @@ begin
   select name into dead from headgate.stream where id = headgate.ensure_dead_stream(s);
   execute format($q$
     select headgate.send_batch($1, array_agg(m.data order by m.seq), array_agg(m.key order by m.seq),
-             array_agg(case jsonb_typeof(m.headers) when 'object' then m.headers else '{}' end || case when %2$s is null then '{}' else jsonb_build_object('source_channel', %2$s) end || jsonb_build_object('failed_at', clock_timestamp(), 'attempts', u.a, 'last_error', $2,
+             array_agg(case jsonb_typeof(m.headers) when 'object' then m.headers else '{}' end || case when %2$s is null then '{}' else jsonb_build_object('source_channel', %2$s) end || jsonb_build_object('failed_at', clock_timestamp(), 'sent_at', m.created_at, 'attempts', u.a, 'last_error', $2,
                'source_stream', $3, 'source_consumer', $4, 'source_seq', m.seq, 'source_lane', m.lane) order by m.seq))
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m join unnest($5, $6) u (s, a) on u.s = m.seq
     having count(*) > 0 $q$, s.id, case s.lane_by when 'channel' then 'm.channel' else 'null::text' end)
@@ -48,7 +48,7 @@ begin
   select id into d from headgate.stream s where s.dead_of = c.stream;
   if not found then return; end if;
   return query execute format($q$
-    select m.seq, m.key, m.data, m.headers - '{failed_at,attempts,last_error,source_stream,source_consumer,source_seq,source_lane,source_channel}'::text[],
+    select m.seq, m.key, m.data, m.headers - '{failed_at,sent_at,attempts,last_error,source_stream,source_consumer,source_seq,source_lane,source_channel}'::text[],
            (m.headers ->> 'failed_at')::timestamptz, (m.headers ->> 'attempts')::int, m.headers ->> 'last_error', (m.headers ->> 'source_seq')::bigint
       from headgate.message_%s m where m.seq > $2 and m.headers ->> 'source_consumer' = $1 order by m.seq limit $3 $q$, d)
     using c.name, after, max;
@@ -74,7 +74,7 @@ begin
     restored as (
       insert into headgate.kept_%2$s (seq, xid, created_at, lane, key, data%3$s, headers)
         select g.source, '2', g.created_at, coalesce((g.headers ->> 'source_lane')::bigint, $6), g.key, g.data%4$s,
-               nullif(g.headers - '{failed_at,attempts,last_error,source_stream,source_consumer,source_seq,source_lane,source_channel}'::text[], '{}')
+               nullif(g.headers - '{failed_at,sent_at,attempts,last_error,source_stream,source_consumer,source_seq,source_lane,source_channel}'::text[], '{}')
           from gone g where $5 and not exists (select from headgate.message_%2$s m where m.seq = g.source)
         on conflict do nothing)
     select coalesce(array_agg(source), '{}') from gone $q$, d, c.stream, case when channels then ', channel' end, case when channels then $q$, g.headers ->> 'source_channel'$q$ end)
