@@ -90,6 +90,9 @@ WORKERS = (
 SEGMENTS = "select * from headgate.segments where stream = %s order by id"
 ARCHIVES = "select * from headgate.archives where stream = %s order by name"
 DROP_ARCHIVE = "select headgate.drop_archive(%s, %s)"
+NOTE_TIMINGS = (
+    "select headgate.note_timings(%s, %s, %s::text[], %s::text[]::int[], %s::text[]::real[], %s::text[]::real[])"
+)
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
 

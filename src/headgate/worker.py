@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Unpack
 
+from . import statements
 from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
 from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed, NotJoined
 from .maintenance import PASSING, tend
@@ -28,6 +29,7 @@ from .worker_hand import FLUSH_AFTER, FOREVER, Delivery, Hand, Work
 from .worker_leases import Leases, is_leased
 from .worker_options import WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
 from .worker_runners import Runners, TaskRunners, ThreadRunners
+from .worker_timings import Timings
 
 log = logging.getLogger("headgate.worker")
 
@@ -67,6 +69,7 @@ class _Engine:
         self._runners: Runners = kind(self._call, s.concurrency, s.timeout, self._finished)
         self._hand = Hand(s, clock, self._extra)
         self._clock = clock
+        self._timings = Timings(s.timing)
         self._grace = s.grace
         self._stop, self._wake = asyncio.Event(), asyncio.Event()
         self._nap_until = -1.0  # when the pump wakes by itself; -1 while it is awake
@@ -248,6 +251,7 @@ class _Engine:
                 assert self._leases is not None
                 self._leases.give_up()
         await self._drain()
+        await self._note_timings()
         if self._leases is not None:
             await self._leases.close(self._turning)
 
@@ -318,6 +322,8 @@ class _Engine:
     def _finished(self, work: Work, error: BaseException | None, seconds: float) -> None:
         """The runners' report."""
         hand = self._hand
+        if error is None:
+            self._timings.note(work.message, seconds)
         if (following := hand.finish(work, error, seconds)) is not None:
             self._runners.put([following])
         if self._leases is not None:
@@ -348,9 +354,16 @@ class _Engine:
                     return
                 await self._recover(link, error)
 
+    async def _note_timings(self) -> None:
+        if self._link is not None and (samples := self._timings.take()) is not None:
+            with suppress(Error):  # it is a sample
+                consumer = self._link
+                await consumer.hg.run(statements.NOTE_TIMINGS, (consumer.stream, consumer.name, *samples))
+
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(min(self._ack_wait / 6, 5))
+            await self._note_timings()
             now, link = self._clock(), self._link
             due = [d for d in self._hand.deliveries.values() if d.deadline - self._ack_wait / 2 <= now and not d.lost]
             if due:

@@ -24,6 +24,7 @@ class WorkerOptions(TypedDict, total=False):
     retry_delay: Delay | Callable[[int], Delay] | None  # seconds, or a function of the attempt, until a failed message
     grace: float  # seconds that running handlers have to finish when the worker stops
     middleware: Sequence[Callable[..., Any]]  # f(message, call_next) around the handler, the first one outermost
+    timing: float  # which part of the handled messages is timed, for reports: 0 (none) to 1 (all)
     signals: bool  # stop on SIGTERM and SIGINT (only where run() is called in the main thread)
     leased: bool | None  # handle only messages of lanes that are leased to this worker; None: as the consumer says
     on_lanes_gained: LanesChanged | None  # called with lanes before the first message of theirs is handled
@@ -41,6 +42,7 @@ class WorkerSettings:
     retry_delay: Delay | Callable[[int], Delay] | None = None
     grace: float = 30
     middleware: Sequence[Callable[..., Any]] = ()
+    timing: float = 0
     signals: bool = True
     leased: bool | None = None
     on_lanes_gained: LanesChanged | None = None
@@ -57,6 +59,8 @@ class WorkerSettings:
             raise InvalidArgument(f"a timeout of {self.timeout} s is not possible", hint="choose more than 0, or None")
         if self.grace < 0:
             raise InvalidArgument(f"a grace of {self.grace} s is not possible", hint="choose 0 or more")
+        if not 0 <= self.timing <= 1:
+            raise InvalidArgument(f"a timing of {self.timing} is not possible", hint="choose 0 (none) to 1 (all)")
         if self.leased is False and (self.on_lanes_gained or self.on_lanes_lost):
             raise InvalidArgument("only a leased worker's lanes come and go", hint="leave out leased=False")
 

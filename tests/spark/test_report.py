@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clients import running
+from conftest import wait_until
 
 import headgate
 from headgate.pipeline import parse
@@ -95,6 +98,28 @@ def test_volumes_sizes_dead_letters_and_consumers(hg: headgate.Headgate, spark: 
     assert "There were no messages in this time." in page.text
     assert page.references == []
     assert "not in this report" in page.text
+
+
+def test_latencies_of_a_sample(hg: headgate.Headgate, spark: Any, tmp_path: Path) -> None:
+    """A worker that takes samples of all messages; some succeed at the second attempt."""
+    jobs = hg.stream("jobs", create=True)
+    jobs.send_batch(["bad", *["good"] * 9])
+
+    @jobs.consumer("c", create=True).worker(timing=1, signals=False, retry_delay=0.01)
+    def handle(m: headgate.Message) -> None:
+        time.sleep(0.02)
+        if m.data == "bad" and m.attempt == 1:
+            raise ValueError("not yet")
+
+    with running(handle):
+        wait_until(lambda: jobs.consumer("c").info().lag == 0)
+    page = report(hg, spark, tmp_path)
+    [row] = [row for row in page.rows if row[1:4] == ["c", "–", "10"]]
+    assert row[6] == "10.0%"
+    work = [float(part.split()[0]) for part in row[5].split(" / ")]
+    taken = [float(part.split()[0]) for part in row[4].split(" / ")]
+    assert all(0.02 <= w <= t for w, t in zip(work, taken, strict=True))
+    assert "of the samples that workers took" in page.text
 
 
 def test_some_streams_some_time_and_errors(hg: headgate.Headgate, spark: Any, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Counted by Spark over the messages that the streams still have (with `history` also over what their archives have),
 their dead letters, and what is in flight and parked at this moment. Headgate keeps no record of messages that were
-acked, so how long those took is not known afterwards, and the report says so instead of guessing.
+acked: how long those took is known as far as workers took samples (their option `timing`), and where they did not, the
+report says so instead of guessing.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ select x.consumer, count(*),
   from (select d.consumer, d.delivered_at - m.created_at as waited, clock_timestamp() - d.delivered_at as busy
           from headgate.deliveries d cross join unnest(d.seqs) s (seq) join headgate."{log}" m on m.seq = s.seq
          where d.stream = %s) x group by x.consumer
+"""
+TIMED = """
+select date_trunc('hour', at at time zone 'utc'), consumer, channel, count(*), avg((attempt > 1)::int)::float8,
+       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by waited + handled),
+       percentile_cont(array[0.5, 0.95, 0.99]) within group (order by handled)
+  from headgate.timings
+ where stream = %s and (%s::text is null or at >= %s::text::timestamptz) and (%s::text is null or at < %s::text::timestamptz)
+ group by 1, 2, 3 order by 1, 2, 3
 """
 WAITING = """
 select consumer, count(*) filter (where attempt > 0), coalesce(max(attempt), 0), count(*)
@@ -65,6 +74,20 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Timed:
+    """The sample of one consumer and channel in one hour: seconds from sending to the end of the work, and of the work."""
+
+    hour: datetime
+    consumer: str
+    channel: str | None
+    samples: int
+    retried: float
+    """The part that did not succeed at the first attempt."""
+    taken: tuple[float, ...]
+    handled: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Moment:
     """A consumer at the moment of the report."""
 
@@ -90,6 +113,7 @@ class Figures:
     stream: str
     hours: list[Hour] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
+    timed: list[Timed] = field(default_factory=list)
     consumers: list[Moment] = field(default_factory=list)
     history: bool = False
 
@@ -117,6 +141,7 @@ def run(pipeline: Report, job: Job) -> None:
         figures.hours = _hours(pipeline, job, name, figures.history)
         dead = next((s.name for s in known.values() if s.dead_of == name), None)
         figures.failed = _failed(pipeline, job, dead) if dead is not None else []
+        figures.timed = _timed(pipeline, job, name)
         figures.consumers = _consumers(job, name)
         found.append(figures)
         rows = figures.messages + sum(f.messages for f in figures.failed)
@@ -180,6 +205,15 @@ def _failed(pipeline: Report, job: Job, dead: str) -> list[Failed]:
         if r.hour is not None
     ]
     return sorted(rows, key=lambda r: (r.hour, r.consumer, r.reason))
+
+
+def _timed(pipeline: Report, job: Job, stream: str) -> list[Timed]:
+    since, until = pipeline.since, pipeline.until
+    rows = job.hg.run(TIMED, (stream, since, since, until, until))
+    return [
+        Timed(_utc(hour), consumer, channel, samples, retried, tuple(map(float, taken)), tuple(map(float, handled)))
+        for hour, consumer, channel, samples, retried, taken, handled in rows
+    ]
 
 
 def _consumers(job: Job, stream: str) -> list[Moment]:

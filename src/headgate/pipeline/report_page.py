@@ -8,7 +8,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from .report import REASONS, Failed, Figures, Hour
+from .report import REASONS, Failed, Figures, Hour, Timed
 from .report_charts import COLORS, bars, legend, lines, short
 
 ROWS = 500  # of the table by hour
@@ -38,9 +38,11 @@ aside { background: var(--card); border-left: 3px solid var(--c4); padding: .5re
     for n in range(COLORS)
 )
 MISSING = (
-    "Headgate keeps no record of a message that was acked, so the latencies of acked messages are not in this report. "
-    "Latencies shown are those of dead letters (from sending to giving up) and of what was in flight at this moment."
+    "An ack leaves no record of its message, and no worker of these streams took samples (its option timing), so the "
+    "latencies of acked messages are not in this report. Those shown are of dead letters (from sending to giving up) and "
+    "of what was in flight at this moment."
 )
+SAMPLED = "Latencies of acked messages are those of the samples that workers took (their option timing)."
 
 
 def page(found: Sequence[Figures], at: datetime, since: str | None, until: str | None) -> str:
@@ -54,7 +56,7 @@ def page(found: Sequence[Figures], at: datetime, since: str | None, until: str |
             ("bytes", sum(h.bytes for f in found for h in f.hours)),
             ("dead letters", sum(d.messages for f in found for d in f.failed)),
         ),
-        f"<aside>{MISSING}</aside>",
+        f"<aside>{SAMPLED if any(f.timed for f in found) else MISSING}</aside>",
         *(_stream(figures) for figures in found),
     ]
     return (
@@ -71,6 +73,8 @@ def _stream(figures: Figures) -> str:
         parts += [_volumes(figures.hours), _sizes(figures.hours), _table(figures.hours)]
     else:
         parts.append("<p>There were no messages in this time.</p>")
+    if figures.timed:
+        parts.append(_latencies(figures.timed))
     parts.append(_consumers(figures))
     if figures.failed:
         parts.append(_dead(figures.failed))
@@ -115,6 +119,24 @@ def _table(hours: Sequence[Hour]) -> str:
     left = f"<p class=dim>The last {ROWS} of {len(hours)} rows.</p>" if len(hours) > ROWS else ""
     head = ("hour", "channel", "messages", "bytes", "average", "p50", "p95", "p99", "largest")
     return f"<details><summary>by hour and channel</summary>{_rows(head, rows, 2)}{left}</details>"
+
+
+def _latencies(timed: Sequence[Timed]) -> str:
+    """From sending to the end of the work by hour, of the consumer and channel that took the longest; and all in a table."""
+    names = ("p50", "p95", "p99", "p99 of the work alone")
+    series: list[tuple[str, dict[datetime, float]]] = [(name, {}) for name in names]
+    for t in timed:
+        for (_, values), value in zip(series, (*t.taken, t.handled[2]), strict=True):
+            values[t.hour] = max(values.get(t.hour, 0), value * 1000)
+    rows = [
+        (f"{t.hour:%Y-%m-%d %H:00}", t.consumer, _channel(t.channel), f"{t.samples:,}", _seconds(t.taken), _seconds(t.handled),
+         f"{t.retried:.1%}")
+        for t in timed[-ROWS:]
+    ]  # fmt: skip
+    head = ("hour", "consumer", "channel", "samples", "end to end p50/95/99", "work p50/95/99", "retried")
+    plot = lines(series, timed[0].hour, timed[-1].hour, "ms")
+    table = f"<details><summary>by hour, consumer and channel</summary>{_rows(head, rows, 3)}</details>"
+    return f"<h3>Latency from sending to the end of the work, ms</h3>{legend(names)}{plot}{table}"
 
 
 def _consumers(figures: Figures) -> str:

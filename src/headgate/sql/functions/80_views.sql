@@ -1,6 +1,6 @@
 -- Views for people who look with SQL; the SDK's insights read the same ones.
 drop view if exists headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments,
-  headgate.archives;
+  headgate.archives, headgate.timings;
 
 create view headgate.streams as
 -- A stream: how many messages and bytes are in it, since when, and how fast it grows.
@@ -74,3 +74,8 @@ create view headgate.archives as
 select s.name as stream, a.name, a.place, a.floor, headgate.unread_since(s.name, a.mark) as lag, a.at,
        (select count(*) from headgate.segment g where g.stream = s.id and g.state = 'closed' and g.messages > 0 and g.end_seq - 1 > a.floor) as waiting
   from headgate.archive a join headgate.stream s on s.id = a.stream;
+
+create view headgate.timings as
+-- A message of the sample that workers with the option timing take: how long it waited from sending on, and how long it was worked on.
+select s.name as stream, c.name as consumer, t.at, t.channel, t.attempt, t.waited, t.handled
+  from headgate.timing t join headgate.consumer c on c.id = t.consumer join headgate.stream s on s.id = c.stream;

@@ -23,7 +23,7 @@ begin
     for r in select x.role from (values
         ('headgate_producer', array['send', 'send_batch', 'stage', 'make_room', 'send_staged', 'last_written', 'written_messages', 'load_once', 'note_pipeline', 'stream_settings', 'installed_version']),
         ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
-           'join_workers', 'heartbeat', 'leave_workers', 'last_seqs']),
+           'join_workers', 'heartbeat', 'leave_workers', 'last_seqs', 'note_timings']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
            'oldest_unacked', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'removed_between', 'read_plan', 'archive_mark', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
@@ -35,7 +35,7 @@ begin
   end loop;
   if to_regrole('headgate_owner') is not null then
     grant usage on schema headgate to headgate_producer, headgate_consumer, headgate_monitor, headgate_owner;
-    grant select on headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments, headgate.archives
+    grant select on headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments, headgate.archives, headgate.timings
       to headgate_monitor;
   end if;
   -- the functions generated for each stream follow their templates

@@ -68,3 +68,14 @@ create table headgate.pipeline (
   started_at timestamptz not null default clock_timestamp(),
   seen_at timestamptz not null default clock_timestamp()
 );
+
+-- How long messages took that were acked, as far as workers were told to sample it. See functions/79_timings.sql.
+create table headgate.timing (
+  consumer int not null references headgate.consumer on delete cascade,
+  at timestamptz not null default clock_timestamp(),
+  channel text,
+  attempt int not null,
+  waited real not null,       -- seconds from sending to the beginning of the work
+  handled real not null       -- seconds of work
+);
+create index timing_consumer on headgate.timing (consumer, at);
