@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import CommandLine
 from conftest import wait_until
 from deltalake import DeltaTable
 
 import headgate
 from headgate.pipeline import parse
-from headgate.pipeline.run import run
+from headgate.pipeline.run import run as run_pipeline
 from headgate.spark.history import HistoryReader
 from headgate.spark.options import reading
 
@@ -20,7 +21,8 @@ from headgate.spark.options import reading
 def send(hg: headgate.Headgate, first: int, last: int) -> None:
     hg.run(
         "select headgate.send_batch('orders', array_agg('data ' || g order by g), "
-        "array_agg('orders.' || g %% 5 order by g), array_agg(jsonb_build_object('n', g) order by g)) from generate_series(%s::int, %s::int) g",
+        "array_agg('orders.' || g %% 5 order by g), array_agg(jsonb_build_object('n', g) order by g)) "
+        "from generate_series(%s::int, %s::int) g",
         (first, last),
     )
 
@@ -29,7 +31,7 @@ def archive(hg: headgate.Headgate, spark: Any, directory: Path, name: str = "lak
     """Copies what is there into the lake, a few rows at a time."""
     lines = [f"{k} = {json.dumps(v)}" for k, v in more.items()]
     text = f'kind = "archive"\nname = "{name}"\nstream = "orders"\nto = "{directory}/{name}"\nrows_per_batch = 40\n'
-    run(parse(text + "\n".join(lines)), hg, spark, directory=directory / f"state-{name}")
+    run_pipeline(parse(text + "\n".join(lines)), hg, spark, directory=directory / f"state-{name}")
 
 
 def archive_and_drop(hg: headgate.Headgate, spark: Any, directory: Path) -> None:
@@ -210,3 +212,17 @@ def test_streaming_goes_from_the_lake_into_the_stream(hg: headgate.Headgate, spa
     copy()
     assert got[1] == second
     assert everything() == list(range(1, 121))
+
+
+def test_a_consumer_that_starts_in_the_past_gets_it_from_the_lake(
+    hg: headgate.Headgate, spark: Any, half: Path, run: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the stream has no longer, and nothing else, in the order in which it was sent."""
+    monkeypatch.chdir(half)
+    assert run("consumer", "add", "orders", "audit", "--start", "2020-01-01", "--from-lake").code == 0
+    run_pipeline(parse(Path("orders.audit.toml").read_text()), hg, spark, directory=half / "replay")
+    assert hg.insights.consumer("orders.audit", "audit").lag == 60
+    assert hg.insights.consumer("orders", "audit").lag == 40
+    assert data(hg) == [f"data {n}" for n in range(61, 101)]
+    sent = hg.run('select data from headgate."log_orders.audit" order by seq', ())
+    assert [row[0] for row in sent] == [f"data {n}" for n in range(1, 61)]

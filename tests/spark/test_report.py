@@ -67,7 +67,8 @@ def test_volumes_sizes_dead_letters_and_consumers(hg: headgate.Headgate, spark: 
     jobs.send("y" * 500, channel="big")
     hg.stream("quiet", create=True)
     hg.run(
-        "with a as (update headgate.message_1 set created_at = created_at - interval '2 minutes' returning 1) select count(*) from a",
+        "with aged as (update headgate.message_1 set created_at = created_at - interval '2 minutes' returning 1) "
+        "select count(*) from aged",
         (),
     )
     billing = jobs.consumer("billing", create=True, max_deliver=2)

@@ -39,7 +39,8 @@ select date_trunc('hour', at at time zone 'utc'), consumer, channel, count(*), a
        percentile_cont(array[0.5, 0.95, 0.99]) within group (order by waited + handled),
        percentile_cont(array[0.5, 0.95, 0.99]) within group (order by handled)
   from headgate.timings
- where stream = %s and (%s::text is null or at >= %s::text::timestamptz) and (%s::text is null or at < %s::text::timestamptz)
+ where stream = %s and at >= coalesce(%s::text::timestamptz, '-infinity')
+   and at < coalesce(%s::text::timestamptz, 'infinity')
  group by 1, 2, 3 order by 1, 2, 3
 """
 WAITING = """
@@ -75,7 +76,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Timed:
-    """The sample of one consumer and channel in one hour: seconds from sending to the end of the work, and of the work."""
+    """Samples of one consumer and channel in one hour, in seconds: from sending to the end of the work, and the work."""
 
     hour: datetime
     consumer: str
@@ -208,8 +209,7 @@ def _failed(pipeline: Report, job: Job, dead: str) -> list[Failed]:
 
 
 def _timed(pipeline: Report, job: Job, stream: str) -> list[Timed]:
-    since, until = pipeline.since, pipeline.until
-    rows = job.hg.run(TIMED, (stream, since, since, until, until))
+    rows = job.hg.run(TIMED, (stream, pipeline.since, pipeline.until))
     return [
         Timed(_utc(hour), consumer, channel, samples, retried, tuple(map(float, taken)), tuple(map(float, handled)))
         for hour, consumer, channel, samples, retried, taken, handled in rows

@@ -39,8 +39,8 @@ aside { background: var(--card); border-left: 3px solid var(--c4); padding: .5re
 )
 MISSING = (
     "An ack leaves no record of its message, and no worker of these streams took samples (its option timing), so the "
-    "latencies of acked messages are not in this report. Those shown are of dead letters (from sending to giving up) and "
-    "of what was in flight at this moment."
+    "latencies of acked messages are not in this report. Those shown are of dead letters (from sending to giving up) "
+    "and of what was in flight at this moment."
 )
 SAMPLED = "Latencies of acked messages are those of the samples that workers took (their option timing)."
 
@@ -112,8 +112,8 @@ def _sizes(hours: Sequence[Hour]) -> str:
 
 def _table(hours: Sequence[Hour]) -> str:
     rows = [
-        (f"{h.hour:%Y-%m-%d %H:00}", _channel(h.channel), f"{h.messages:,}", short(h.bytes), short(h.bytes / h.messages),
-         *(short(s) for s in h.sizes), short(h.largest))
+        (f"{h.hour:%Y-%m-%d %H:00}", _channel(h.channel), f"{h.messages:,}", short(h.bytes),
+         short(h.bytes / h.messages), *(short(s) for s in h.sizes), short(h.largest))
         for h in hours[-ROWS:]
     ]  # fmt: skip
     left = f"<p class=dim>The last {ROWS} of {len(hours)} rows.</p>" if len(hours) > ROWS else ""
@@ -122,15 +122,15 @@ def _table(hours: Sequence[Hour]) -> str:
 
 
 def _latencies(timed: Sequence[Timed]) -> str:
-    """From sending to the end of the work by hour, of the consumer and channel that took the longest; and all in a table."""
+    """From sending to the end of the work by hour, of the consumer and channel that took longest; all in a table."""
     names = ("p50", "p95", "p99", "p99 of the work alone")
     series: list[tuple[str, dict[datetime, float]]] = [(name, {}) for name in names]
     for t in timed:
         for (_, values), value in zip(series, (*t.taken, t.handled[2]), strict=True):
             values[t.hour] = max(values.get(t.hour, 0), value * 1000)
     rows = [
-        (f"{t.hour:%Y-%m-%d %H:00}", t.consumer, _channel(t.channel), f"{t.samples:,}", _seconds(t.taken), _seconds(t.handled),
-         f"{t.retried:.1%}")
+        (f"{t.hour:%Y-%m-%d %H:00}", t.consumer, _channel(t.channel), f"{t.samples:,}",
+         _seconds(t.taken), _seconds(t.handled), f"{t.retried:.1%}")
         for t in timed[-ROWS:]
     ]  # fmt: skip
     head = ("hour", "consumer", "channel", "samples", "end to end p50/95/99", "work p50/95/99", "retried")

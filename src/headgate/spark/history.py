@@ -260,8 +260,9 @@ class HistoryStreamReader(_History, StreamReader):
     """`spark.readStream.format("headgate").option("history", True)`.
 
     While the lake is read an offset is the mark of the seam with what is read of the lake (`lake`: place, version,
-    files); afterwards it is a mark like any other. Reading a lake takes time, in which the archive goes on and retention
-    removes what is behind it: then a newer version is read next, without what lies before the old seam (`since`, `after`).
+    files); afterwards it is a mark like any other. Reading a lake takes time, in which the archive goes on and
+    retention removes what is behind it: then a newer version is read next, without what lies before the old seam
+    (`since`, `after`).
     """
 
     _known: tuple[str, Version, list[File]] | None = None

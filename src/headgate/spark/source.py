@@ -98,7 +98,8 @@ def narrowed(query: str, where: Sequence[str], columns: Sequence[str] | None = N
 def later(noted: Mark, committed: Mark | None) -> Mark:
     """How far an archive is, by what it noted and what its table says.
 
-    It notes after it commits, so what it committed is later after a crash; what it noted, when there was nothing to commit.
+    It notes after it commits, so what it committed is later after a crash; what it noted, when there was nothing to
+    commit.
     """
     return noted if committed is None or _rank(noted) > _rank(committed) else committed
 
