@@ -54,21 +54,20 @@ class Spans:
     def ahead(self, pipeline: Pipeline, mark: Mark, most: int) -> Iterator[Span]:
         """The spans from a mark on, as the pipeline wants to run: until now, or until it is stopped."""
         until = self.mark("latest") if pipeline.run == "once" else None
-        wait = interval(pipeline.run)
+        pause = interval(pipeline.run)
         while not self._job.stopping():
-            began = time.monotonic()
+            began, before = time.monotonic(), mark
             while not self._job.stopping():
                 end = self._next(mark, most, until)
                 if end == mark:
                     break
                 yield Span(mark, end, [lanes.query for lanes in self._reader.plan(mark, end)])
                 mark = end
-                if wait == 0:
-                    self._pause(began + SHORTEST)
-                    began = time.monotonic()
+                if until is None and "pos" not in mark:  # all that was there is read; a moment later there is more
+                    break
             if until is not None:
                 return
-            self._pause(began + max(wait, IDLE))
+            self._pause(began + (pause or (IDLE if mark == before else SHORTEST)))
 
     def _next(self, mark: Mark, most: int, until: Mark | None) -> Mark:
         call = "select headgate.next_mark(%s, %s, %s, %s)"
