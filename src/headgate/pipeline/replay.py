@@ -31,7 +31,7 @@ from .spec import Replay
 from .storage import place
 from .tasks import cores, frame
 
-ROWS = 200_000  # in a batch, unless it is said
+ROWS = 500_000  # in a batch, unless it is said: a file is read again for each batch that it has rows of
 BATCH_ROWS = 10_000  # handed to Spark at once
 SENT = ("key", "data", "headers", "channel")
 
