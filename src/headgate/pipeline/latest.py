@@ -31,14 +31,14 @@ KEPT = ("key", "seq", "data", "headers", "channel", "created_at")
 
 def run(pipeline: Latest, job: Job) -> None:
     """Brings the table up to date, or keeps it so."""
-    spans = Spans(job, pipeline.stream, pipeline.filter)
+    spans = Spans(job, pipeline)
     lake = Lake(place(pipeline.to), columns(pipeline, job), stream=pipeline.stream, pipeline=pipeline.name)
     writer = lake.writer(pipeline.name)
     mark = _position(pipeline, spans, writer)
     if writer.batch >= 0:
         known_mark(mark, spans.mark("latest"), f"the table at {lake.place.uri}")
     total, began = 0, time.monotonic()
-    for span in spans.ahead(pipeline, mark, pipeline.rows_per_batch or ROWS):
+    for span in spans.ahead(mark, pipeline.rows_per_batch or ROWS):
         changes, rows = reduced(pipeline, job, span)
         if rows:
             writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
