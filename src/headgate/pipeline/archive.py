@@ -53,10 +53,10 @@ def run(pipeline: Archive, job: Job) -> None:
     total, began = 0, time.monotonic()
     for span in spans.ahead(mark, pipeline.rows_per_batch or ROWS):
         files = _copied(job, lake, span)
-        if files:
-            writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
-            if not lake.add(files, writer.name, writer.batch, writer.state):
-                raise in_two_places(pipeline.name)
+        writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
+        # also without files: seqs that nobody used count as read, so that nobody misses them when their segment is gone
+        if not lake.add(files, writer.name, writer.batch, writer.state):
+            raise in_two_places(pipeline.name)
         _note(pipeline, job, lake, span.end)
         rows = sum(file.rows for file in files)
         total += rows

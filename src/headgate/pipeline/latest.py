@@ -40,11 +40,13 @@ def run(pipeline: Latest, job: Job) -> None:
     total, began = 0, time.monotonic()
     for span in spans.ahead(mark, pipeline.rows_per_batch or ROWS):
         changes, rows = reduced(pipeline, job, span)
+        writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
         if rows:
-            writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
             merge(lake, changes, writer)
-            if writer.batch % MANY == MANY - 1 and lake.scattered():
-                lake.compact(writer)
+        elif not lake.add([], writer.name, writer.batch, writer.state):
+            raise in_two_places(writer.name)
+        if writer.batch % MANY == MANY - 1 and lake.scattered():
+            lake.compact(writer)
         total += rows
         took, began = max(time.monotonic() - began, 0.001), time.monotonic()
         lag, note = job.lag(pipeline.stream, span.end), f"{changes.num_rows} keys"
