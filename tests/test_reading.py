@@ -272,8 +272,8 @@ def test_rights(db: Db, database_url: str) -> None:
 
 @pytest.mark.parametrize("lane_by", ["hash", "channel"])
 def test_under_traffic(database_url: str, lane_by: str) -> None:
-    """20 writers with rollbacks, savepoints and long transactions; readers that take spans, whole or in parts: nothing is
-    skipped or read twice, nothing rolled back is seen, and of a key what was sent after a commit comes after it."""
+    """20 writers with rollbacks, savepoints and long transactions; a reader that takes spans, whole or in parts.
+    Nothing is skipped or read twice, nothing rolled back is seen, and a key's messages come in order."""
     stress = Stress(database_url, seconds=4, longest=2.5, seed=5, lane_by="hash" if lane_by == "hash" else "key")
     stress.consumers = []
     writing = threading.Thread(target=lambda: asyncio.run(stress.run()))
