@@ -45,6 +45,18 @@ class TestSend:
         assert value(db, "select count(*) from headgate.staging") == 0
         assert value(db, "select to_regclass('headgate.' || %s)", a) is None
 
+    def test_the_order_is_that_of_writing_also_where_the_table_has_another(self, db: Db) -> None:
+        """Rows of different sizes fill the gaps of earlier pages."""
+        name = stage(db)
+        texts = [f"{n} {'x' * (n * 37 % 1500)}" for n in range(20_000)]
+        for first in range(0, 20_000, 1000):
+            with db.cursor().copy(f"copy headgate.{name} (data) from stdin") as copy:
+                for text in texts[first : first + 1000]:
+                    copy.write_row([text])
+        assert column(db, f"select data from headgate.{name} order by ctid") != texts
+        send_staged(db, [name], [20_000])
+        assert sent(db) == texts
+
     def test_keys_lie_where_other_sends_put_them(self, db: Db) -> None:
         name = stage(db, "1", "2", "3")
         send_staged(db, [name], [3])
