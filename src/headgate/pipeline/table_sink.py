@@ -29,6 +29,9 @@ TYPES: dict[type[t.DataType], str] = {
 }  # fmt: skip
 
 
+ROW = "headgate_row"  # what numbers staged rows
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of PostgreSQL."""
@@ -116,7 +119,7 @@ class TableWriter(DataSourceStreamArrowWriter):
             return Staged(query, "", 0)
         columns = [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(k)) for n, k in self._kinds.items()]
         # a table does not keep the order in which rows are written
-        columns.append(sql.SQL("headgate_row bigint generated always as identity (cache 1000)"))
+        columns.append(sql.SQL("{} bigint generated always as identity (cache 1000)").format(sql.Identifier(ROW)))
         with psycopg.connect(self._target.url) as connection:
             made = sql.SQL("create unlogged table {} ({})")
             connection.execute(made.format(sql.Identifier(self._target.schema, name), sql.SQL(", ").join(columns)))
