@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from calls import Db
@@ -20,6 +21,7 @@ from command_line import CommandLine
 from conftest import wait_until
 
 import headgate
+from headgate.pipeline import load
 
 
 class TestUsage:
@@ -145,6 +147,16 @@ class TestQuestions:
         assert terminal.end() == (0, "jobs\n")
         info = hg.insights.stream("jobs")
         assert (info.lanes, info.retain) == (4, "until_acked")
+
+    def test_a_guided_pipeline(self, run: CommandLine, orders: headgate.Stream, tmp_path: Path) -> None:
+        file = tmp_path / "nightly.toml"
+        terminal = Terminal(run, "pipeline", "new", str(file))
+        for question, answer in (("kind", "latest"), ("which stream [orders]", ""), ("to [lake/orders-latest]", "now")):
+            terminal.expect(question)
+            terminal.answer(answer)
+        assert terminal.end() == (0, f"{file}\n")
+        made = load(file)
+        assert (made.kind, made.name, made.stream, made.to) == ("latest", "nightly", "orders", "now")
 
     def test_a_guided_consumer(self, run: CommandLine, orders: headgate.Stream) -> None:
         terminal = Terminal(run, "consumer", "add", "orders")

@@ -1,4 +1,4 @@
-"""One Spark session for all tests: it takes seconds to start."""
+"""One Spark session for the whole run: it takes seconds to start."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from headgate.pipeline.session import session
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A session on two cores of this machine."""
-    made = session("tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    made = session("headgate tests", master="local[2]")
     yield made
     made.stop()

@@ -19,7 +19,7 @@ def run_and_kill(file: Path, url: str, *, after: int | None, delay: float = 0.0)
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "headgate.cli", "pipeline", "run", str(file), "--master", "local[2]"],
-        env={**os.environ, "HEADGATE_DATABASE_URL": url}, cwd=file.parent, text=True, stderr=subprocess.PIPE,
+        env={**os.environ, "HEADGATE_DATABASE_URL": url}, text=True, stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,24 @@ def messages(hg: headgate.Headgate, stream: str) -> list[Row]:
     """Keys, data and headers of a stream, in order."""
     found = hg.run("select key, data, headers::text from headgate.messages(%s, max => 10000000)", (stream,))
     return [(row[0], row[1], row[2]) for row in found]
+
+
+def digest(found: Iterable[Row]) -> tuple[int, str]:
+    """How many rows there are, and a hash of them in their order: for more than one wants to hold at once."""
+    count, made = 0, hashlib.sha256()
+    for row in found:
+        made.update(repr(row).encode())
+        count += 1
+    return count, made.hexdigest()
+
+
+def in_pages(hg: headgate.Headgate, stream: str) -> Iterator[Row]:
+    """The same as messages(), a page at a time."""
+    after = 0
+    query = "select seq, key, data, headers::text from headgate.messages(%s, max => 50000, after => %s)"
+    while found := hg.run(query, (stream, after)):
+        yield from ((row[1], row[2], row[3]) for row in found)
+        after = found[-1][0]
 
 
 def rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -6,14 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from calls import Db, value
 from deltalake import DeltaTable
 from storage import end_segment, maintain
 
 import headgate
-from headgate.errors import Conflict, Error, InvalidArgument
-from headgate.pipeline import archive, lake
+from headgate.errors import Conflict, Error, InvalidArgument, MessagesRemoved
+from headgate.pipeline import archive, lake, parse
+from headgate.pipeline.lake_files import read_files, write_files
+from headgate.pipeline.run import Progress, run
+from headgate.pipeline.storage import Place
 
 from .lakes import fill, go, messages, rows
 
@@ -108,14 +114,14 @@ def test_a_crash_around_the_commit_neither_doubles_nor_loses(
 
 
 def test_a_batch_that_is_there_is_not_added_again(tmp_path: Path) -> None:
-    table = lake.Lake(lake.Place(str(tmp_path / "t")), archive.ARCHIVED)
+    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARCHIVED)
     assert [table.add([], "w", batch, {"mark": batch}) for batch in (0, 0, 2, 1, 3)] == [True, False, True, False, True]
     assert table.writer("w") == lake.Writer("w", 3, {"mark": 3})
     assert table.writer("other") == lake.Writer("other")
 
 
 def test_two_at_once_do_not_both_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = lake.Lake(lake.Place(str(tmp_path / "t")), archive.ARCHIVED)
+    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARCHIVED)
     before = table.open()
     assert table.add([], "w", 0)
     monkeypatch.setattr(lake.Lake, "open", lambda _: before)
@@ -145,6 +151,78 @@ def test_partitions_by_a_column(hg: headgate.Headgate, spark: Any, tmp_path: Pat
     assert len(found) == 40
     assert all(r["channel"] == tenants[int(r["data"]) % 4] for r in found)
     assert {next(iter(p.values())) for p in DeltaTable(str(path)).partitions()} == set(tenants)
+
+
+def test_continuous_and_late_transactions(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, database_url: str
+) -> None:
+    path, found = tmp_path / "t", []
+    fill(hg, 1, 50)
+    with psycopg.connect(database_url) as late:
+        late.execute("select headgate.send('orders', 'late', 'k')")
+        fill(hg, 51, 100)
+
+        def say(progress: Progress) -> None:
+            found.append(progress.rows)
+            if sum(found) == 100:  # what the open transaction has sent, before half of these, is still to come
+                late.commit()
+                fill(hg, 101, 150)
+
+        pipeline = parse(spec(path, 'run = "continuous"'))
+        run(pipeline, hg, spark, say=say, stopping=lambda: sum(found) >= 151, directory=tmp_path)
+    archived = rows(path, ["seq", "data"])
+    assert sorted(r["seq"] for r in archived) == list(range(1, 152))
+    assert [r["seq"] for r in archived if r["data"] == "late"] == [51]
+
+
+def test_what_retention_took_before_it_was_read_is_told(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db
+) -> None:
+    path = tmp_path / "t"
+    fill(hg, 1, 10)
+    go(hg, spark, tmp_path, spec(path))
+    fill(hg, 11, 20)
+    end_segment(db, "orders")
+    orders.alter(retain_up_to=0.000001)
+    maintain(db)
+    fill(hg, 21, 30)
+    with pytest.raises(MessagesRemoved, match="no longer has the messages") as caught:
+        go(hg, spark, tmp_path, spec(path))
+    assert "skip_removed = true" in (caught.value.hint or "")
+    go(hg, spark, tmp_path, spec(path, "skip_removed = true"))
+    assert sorted(json.loads(r["data"])["n"] for r in rows(path, ["data"])) == [*range(1, 11), *range(21, 31)]
+
+
+def test_a_segment_that_the_archive_has_is_not_missed(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, db: Db
+) -> None:
+    path = tmp_path / "t"
+    fill(hg, 1, 10)
+    go(hg, spark, tmp_path, spec(path))
+    segment = end_segment(db, "orders")  # early: the rest of its seqs are left out
+    go(hg, spark, tmp_path, spec(path))
+    assert value(db, "select floor from headgate.archive") >= segment["end_seq"] - 1
+    orders.alter(retain_up_to=0.000001)
+    maintain(db)
+    fill(hg, 11, 20)
+    go(hg, spark, tmp_path, spec(path))
+    assert sorted(json.loads(r["data"])["n"] for r in rows(path, ["data"])) == list(range(1, 21))
+
+
+def test_files_of_an_object_store(tmp_path: Path) -> None:
+    """The store is a directory here, but reached in the way of object stores."""
+    store = Place(f"file://{tmp_path}", {"AWS_SECRET_ACCESS_KEY": "hush"})
+    assert not store.local
+    assert "hush" not in repr(store)
+    given = pa.RecordBatch.from_pydict({"seq": [3, 1, 2], "channel": ["a", None, "a"]})
+    written = sorted(write_files(store, given.schema, ["channel"], iter([given])), key=lambda file: file.rows)
+    assert [(f.rows, f.partition, f.least, f.greatest) for f in written] == [
+        (1, {"channel": None}, {"seq": 1}, {"seq": 1}),
+        (2, {"channel": "a"}, {"seq": 2}, {"seq": 3}),
+    ]
+    assert all((tmp_path / f.path).stat().st_size == f.size for f in written)
+    found = pa.Table.from_batches(read_files(store, given.schema, written, ["channel", "seq"], pc.field("seq") < 3))
+    assert found.to_pylist() == [{"channel": None, "seq": 1}, {"channel": "a", "seq": 2}]
 
 
 def test_an_archive_of_some_keys_is_none_to_retention(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from .output import say, say_table, talk
 if TYPE_CHECKING:
     from headgate.pipeline.run import Progress
 
+COLUMNS = ("pipeline", "kind", "state", "rows", "rate", "lag", "seen", "error")
 KINDS = ("archive", "replay", "transform", "latest", "report")
 
 
@@ -132,21 +134,18 @@ def schema(call: Call) -> None:
 def status(call: Call, name: str | None) -> None:
     """Say how far pipelines are, wherever they run."""
     found = call.hg.run("select row_to_json(s)::text from headgate.pipeline_status(%s) s", (name,))
-    import json
-
     rows = [json.loads(row) for (row,) in found]
     if name is not None and not rows:
         raise headgate.Error(f"there is no pipeline {name}", hint="`headgate pipeline status` shows those that ran")
     shown = [
         {
             "pipeline": r["pipeline"], "kind": r["kind"], "state": r["state"], "rows": r["progress"].get("total", 0),
-            "rate": round(r["progress"].get("rate", 0)), "lag": r["progress"].get("lag"), "seen": r["seen_at"], "error": r["error"] or "",
+            "rate": round(r["progress"].get("rate", 0)), "lag": r["progress"].get("lag"), "seen": r["seen_at"],
+            "error": r["error"] or "",
         }
         for r in rows
     ]  # fmt: skip
-    call.say_rows(
-        rows, shown, ("pipeline", "kind", "state", "rows", "rate", "lag", "seen", "error"), "no pipeline ran yet"
-    )
+    call.say_rows(rows, shown, COLUMNS, "no pipeline ran yet")
 
 
 def _pipelines() -> Any:

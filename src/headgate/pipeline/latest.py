@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import WriterProperties
 from pyspark.sql import functions as f
 
@@ -24,31 +25,32 @@ from .spec import Latest
 from .storage import place
 from .tasks import frame
 
-ROWS = 200_000  # in a batch, unless it is said: the driver merges what is left of them
+ROWS = 500_000  # in a batch, unless it is said: the driver merges what is left of them
 KEPT = ("key", "seq", "data", "headers", "channel", "created_at")
 
 
 def run(pipeline: Latest, job: Job) -> None:
     """Brings the table up to date, or keeps it so."""
-    spans = Spans(job, pipeline.stream, pipeline.filter)
+    spans = Spans(job, pipeline)
     lake = Lake(place(pipeline.to), columns(pipeline, job), stream=pipeline.stream, pipeline=pipeline.name)
     writer = lake.writer(pipeline.name)
     mark = _position(pipeline, spans, writer)
     if writer.batch >= 0:
         known_mark(mark, spans.mark("latest"), f"the table at {lake.place.uri}")
     total, began = 0, time.monotonic()
-    for span in spans.ahead(pipeline, mark, pipeline.rows_per_batch or ROWS):
-        changes = reduced(pipeline, job, span)
-        if changes.num_rows:
-            writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
+    for span in spans.ahead(mark, pipeline.rows_per_batch or ROWS):
+        changes, rows = reduced(pipeline, job, span)
+        writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
+        if rows:
             merge(lake, changes, writer)
-            if writer.batch % MANY == MANY - 1 and lake.scattered():
-                lake.compact(writer)
-        rows = changes.num_rows
+        elif not lake.add([], writer.name, writer.batch, writer.state):
+            raise in_two_places(writer.name)
+        if writer.batch % MANY == MANY - 1 and lake.scattered():
+            lake.compact(writer)
         total += rows
         took, began = max(time.monotonic() - began, 0.001), time.monotonic()
-        lag = job.lag(pipeline.stream, span.end)
-        job.say(Progress(writer.batch, rows, total, rows / took, lag, "keys changed" if rows else None))
+        lag, note = job.lag(pipeline.stream, span.end), f"{changes.num_rows} keys"
+        job.say(Progress(writer.batch, rows, total, rows / took, lag, note))
     if writer.batch >= 0:
         if lake.scattered():
             lake.compact(writer)
@@ -62,16 +64,22 @@ def columns(pipeline: Latest, job: Job) -> pa.Schema:
     return decoded.select(*KEPT).toArrow().schema
 
 
-def reduced(pipeline: Latest, job: Job, span: Span) -> pa.Table:
-    """The last message of each key in a span, with `gone` for a tombstone."""
+def reduced(pipeline: Latest, job: Job, span: Span) -> tuple[pa.Table, int]:
+    """The last message of each key in a span, with `gone` for a tombstone; and how many messages there were."""
     url, queries = job.url, span.queries
     messages = frame(job.spark, len(queries), lambda number: batches(url, queries[number]), MESSAGE)
     last = f.max_by(f.struct(*(name for name in KEPT if name != "key")), "seq").alias("last")
-    found = messages.where("key is not null").groupBy("key").agg(last).select("key", "last.*")
+    found = (
+        messages.where("key is not null")
+        .groupBy("key")
+        .agg(last, f.count("*").alias("rows"))
+        .select("key", "last.*", "rows")
+    )
     found = found.withColumn("gone", f.trim("data").isin("", "null"))
     if pipeline.schema is not None:
         found = with_data(found, pipeline.schema)
-    return found.toArrow()
+    changes = found.toArrow()
+    return changes.drop_columns("rows"), pc.sum(changes["rows"]).as_py() or 0
 
 
 def merge(lake: Lake, changes: pa.Table, writer: Writer) -> None:

@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ..errors import InvalidArgument, InvalidPosition
 from ..spark.keys import check_names, matching, pattern, renamed
@@ -31,8 +31,9 @@ from .spec import Replay
 from .storage import place
 from .tasks import cores, frame
 
-ROWS = 200_000  # in a batch, unless it is said
+ROWS = 500_000  # in a batch, unless it is said: a file is read again for each batch that it has rows of
 BATCH_ROWS = 10_000  # handed to Spark at once
+COLUMNS = (*MESSAGE.names, "date", "hour")
 SENT = ("key", "data", "headers", "channel")
 
 
@@ -71,18 +72,15 @@ def run(pipeline: Replay, job: Job) -> None:
         messages = table.messages(*plan.range(batch))
         if messages is None:  # no file has such seqs
             continue
-        chosen = [name for name in SENT if name != "channel" or channels]
-        sink = messages.select(*chosen).write.format("headgate").mode("append")
+        sent = [name for name in SENT if name != "channel" or channels]
+        sink = messages.select(*sent).write.format("headgate").mode("append")
         sink.options(url=job.url, stream=pipeline.stream, writer=writer, batch=batch).save()
         rows = _sent(job, pipeline.stream, writer)
         total += rows
         if pipeline.rate is not None:
             _wait(job, began + total / pipeline.rate)
-        job.say(
-            Progress(
-                batch, rows, total, rows / max(time.monotonic() - started, 0.001), note=f"of {plan.batches} batches"
-            )
-        )
+        took = max(time.monotonic() - started, 0.001)
+        job.say(Progress(batch, rows, total, rows / took, note=f"of {plan.batches} batches"))
 
 
 class Source:
@@ -93,7 +91,7 @@ class Source:
         self._place = place(pipeline.source)
         table = existing(self._place)
         self._schema = schema_of(table)
-        for name in ("seq", "data"):
+        for name in ("seq", "data", *(["key"] if pipeline.keys or pipeline.new_keys else [])):
             if name not in self._schema.names:
                 raise InvalidArgument(
                     f"the table at {self._place.uri} has no column {name}",
@@ -109,10 +107,16 @@ class Source:
     @property
     def seqs(self) -> tuple[int, int]:
         """The seqs that there are: the first, and the one after the last."""
-        known = [file for file in self._files if "seq" in file.least]
-        if not known:
-            return 1, 1
-        return min(file.least["seq"] for file in known), max(file.greatest["seq"] for file in known) + 1
+        if any(file.rows and "seq" not in file.least for file in self._files):
+            raise InvalidArgument(
+                f"the table at {self._place.uri} does not say which seqs its files hold",
+                hint="write its statistics anew, for instance by a compaction",
+            )
+        known = [file for file in self._files if file.rows]
+        return (
+            min((file.least["seq"] for file in known), default=1),
+            max((file.greatest["seq"] for file in known), default=0) + 1,
+        )
 
     def messages(self, first: int, end: int) -> Any:
         """The messages of a range of seqs, in order, as a DataFrame; None when there are none for sure."""
@@ -120,30 +124,21 @@ class Source:
         if not files:
             return None
         place, schema, width = self._place, self._schema, -(-(end - first) // self._tasks)
-        keys, names, times = self._pattern, self._pipeline.new_keys, self._times()
-        columns = [c for c in (*MESSAGE.names, "date", "hour") if c in schema.names]
+        keys, names, in_time = self._pattern, self._pipeline.new_keys, self._in_time()
+        chosen = pa.schema([schema.field(name) for name in COLUMNS if name in schema.names])
 
         def work(number: int) -> Iterator[pa.RecordBatch]:
             low, high = first + number * width, min(first + (number + 1) * width, end)
-            rows = (pc.field("seq") >= low) & (pc.field("seq") < high)
-            for bound in times:
-                rows = rows & (
-                    pc.field("created_at") >= bound[1] if bound[0] == "since" else pc.field("created_at") < bound[1]
-                )
+            rows = (pc.field("seq") >= low) & (pc.field("seq") < high) & in_time
             mine = [file for file in files if _overlaps(file, low, high)]
-            found = pa.Table.from_batches(
-                read_files(place, schema, mine, columns, rows), pa.schema([schema.field(c) for c in columns])
-            )
+            found = pa.Table.from_batches(read_files(place, schema, mine, chosen.names, rows), chosen)
             for batch in found.sort_by("seq").to_batches(BATCH_ROWS):
                 passed = matching(batch, keys) if keys is not None else batch
                 yield renamed(passed, names) if names else passed
 
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        kinds: StructType = from_arrow_schema(pa.schema([schema.field(c) for c in columns]))
-        messages = frame(self._job.spark, self._tasks, work, kinds)
+        messages = frame(self._job.spark, self._tasks, work, from_arrow_schema(chosen))
         for name in SENT:
-            if name not in columns:
+            if name not in chosen.names:
                 messages = messages.withColumn(name, f.lit(None).cast("string"))
         if self._pipeline.where is not None:
             messages = messages.where(self._pipeline.where)
@@ -151,8 +146,14 @@ class Source:
             messages = messages.withColumn("key", f.expr(self._pipeline.key))
         return messages
 
-    def _times(self) -> list[tuple[str, datetime.datetime]]:
-        return [(name, at) for name, at in (("since", self._since), ("until", self._until)) if at is not None]
+    def _in_time(self) -> pc.Expression:
+        """The condition of the rows of the time that is asked for."""
+        found = pc.scalar(True)
+        if self._since is not None:
+            found = found & (pc.field("created_at") >= self._since)
+        if self._until is not None:
+            found = found & (pc.field("created_at") < self._until)
+        return found
 
     def _wanted(self, file: File) -> bool:
         """Whether a file may have messages of the time that is asked for."""

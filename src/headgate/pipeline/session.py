@@ -54,7 +54,7 @@ def session(
     if remote:
         builder = SparkSession.builder.remote(remote)
     else:
-        _prepare_java()
+        prepare_java()
         master = master or "local[*]"
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -67,7 +67,7 @@ def session(
     return builder.getOrCreate()
 
 
-def _prepare_java() -> None:
+def prepare_java() -> None:
     """Sets JAVA_HOME and the configuration that the JVM is started with."""
     if "SPARK_CONF_DIR" not in os.environ:
         directory = Path(tempfile.mkdtemp(prefix="headgate-spark-"))

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, MessagesRemoved
 from ..spark.database import batches
 from ..spark.options import Reading, Target
 from ..spark.source import BatchReader, Mark
 from .run import Job
-from .spec import SECONDS, Pipeline
+from .spec import SECONDS, Archive, Latest
 from .tasks import cores, in_tasks
 
 IDLE = 0.25  # seconds between two looks at a stream that has nothing new
@@ -41,34 +41,46 @@ class Span:
 class Spans:
     """The spans of a stream, one after the other."""
 
-    def __init__(self, job: Job, stream: str, key_filter: list[str] | None) -> None:
+    def __init__(self, job: Job, pipeline: Archive | Latest) -> None:
         self._job = job
-        self._stream = stream
-        reading = Reading(Target(job.url, stream), filter=tuple(key_filter) if key_filter else None)
+        self._pipeline = pipeline
+        self._stream = pipeline.stream
+        reading = Reading(
+            Target(job.url, pipeline.stream),
+            filter=tuple(pipeline.filter) if pipeline.filter else None,
+            fail_on_data_loss=not pipeline.skip_removed,
+        )
         self._reader = BatchReader(reading, cores(job.spark))
 
     def mark(self, position: str) -> Mark:
         """The mark at a position."""
         return self._reader.mark(position)
 
-    def ahead(self, pipeline: Pipeline, mark: Mark, most: int) -> Iterator[Span]:
+    def ahead(self, mark: Mark, most: int) -> Iterator[Span]:
         """The spans from a mark on, as the pipeline wants to run: until now, or until it is stopped."""
-        until = self.mark("latest") if pipeline.run == "once" else None
-        wait = interval(pipeline.run)
+        until = self.mark("latest") if self._pipeline.run == "once" else None
+        pause = interval(self._pipeline.run)
         while not self._job.stopping():
-            began = time.monotonic()
+            began, before = time.monotonic(), mark
             while not self._job.stopping():
                 end = self._next(mark, most, until)
                 if end == mark:
                     break
-                yield Span(mark, end, [lanes.query for lanes in self._reader.plan(mark, end)])
+                yield self._span(mark, end)
                 mark = end
-                if wait == 0:
-                    self._pause(began + SHORTEST)
-                    began = time.monotonic()
+                if until is None and "pos" not in mark:  # all that was there is read; a moment later there is more
+                    break
             if until is not None:
                 return
-            self._pause(began + max(wait, IDLE))
+            self._pause(began + (pause or (IDLE if mark == before else SHORTEST)))
+
+    def _span(self, start: Mark, end: Mark) -> Span:
+        try:
+            return Span(start, end, [lanes.query for lanes in self._reader.plan(start, end)])
+        except MessagesRemoved as error:
+            raise MessagesRemoved(
+                str(error).splitlines()[0], hint="go on without them: skip_removed = true; or keep messages longer"
+            ) from error
 
     def _next(self, mark: Mark, most: int, until: Mark | None) -> Mark:
         call = "select headgate.next_mark(%s, %s, %s, %s)"

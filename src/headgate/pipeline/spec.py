@@ -65,6 +65,8 @@ class Archive(Pipeline, tag="archive", kw_only=True, frozen=True, omit_defaults=
     """Where the first run starts: beginning, latest, a seq, a tick (tick:7), or a time."""
     compact: bool = True
     """Whether small files are put together."""
+    skip_removed: bool = False
+    """Whether to go on when retention removed messages before they were read; otherwise it fails and says so."""
 
 
 class Replay(Pipeline, tag="replay", kw_only=True, frozen=True, omit_defaults=True):
@@ -113,6 +115,8 @@ class Transform(Pipeline, tag="transform", kw_only=True, frozen=True, omit_defau
     """Only these keys, as consumers filter them: orders.*.created, orders.>"""
     start: str = "beginning"
     """Where the first run starts: beginning, latest, a seq, a tick (tick:7), or a time."""
+    skip_removed: bool = False
+    """Whether to go on when retention removed messages before they were read; otherwise it fails and says so."""
 
 
 class Latest(Pipeline, tag="latest", kw_only=True, frozen=True, omit_defaults=True):
@@ -126,6 +130,8 @@ class Latest(Pipeline, tag="latest", kw_only=True, frozen=True, omit_defaults=Tr
     """Only these keys, as consumers filter them: orders.*.created, orders.>"""
     start: str = "beginning"
     """Where the first run starts: beginning, latest, a seq, a tick (tick:7), or a time."""
+    skip_removed: bool = False
+    """Whether to go on when retention removed messages before they were read; otherwise it fails and says so."""
     schema: str | None = None
     """Of the JSON in data, which then is a structure and not text."""
 

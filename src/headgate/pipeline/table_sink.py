@@ -29,6 +29,9 @@ TYPES: dict[type[t.DataType], str] = {
 }  # fmt: skip
 
 
+ROW = "headgate_row"  # what numbers staged rows
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of PostgreSQL."""
@@ -115,6 +118,8 @@ class TableWriter(DataSourceStreamArrowWriter):
         if first is None:
             return Staged(query, "", 0)
         columns = [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(k)) for n, k in self._kinds.items()]
+        # a table does not keep the order in which rows are written
+        columns.append(sql.SQL("{} bigint generated always as identity (cache 1000)").format(sql.Identifier(ROW)))
         with psycopg.connect(self._target.url) as connection:
             made = sql.SQL("create unlogged table {} ({})")
             connection.execute(made.format(sql.Identifier(self._target.schema, name), sql.SQL(", ").join(columns)))
@@ -152,7 +157,7 @@ class TableWriter(DataSourceStreamArrowWriter):
             if found is None or found[0] != s.count:  # unlogged: a crash of the database empties it
                 raise Error("what was staged is gone", hint="run it again: the batch is repeated")
         # of rows with the same key the last one counts: a key's rows are in one task, in order
-        part = sql.SQL("select *, {n} as headgate_task, ctid as headgate_row from {staging}")
+        part = sql.SQL("select *, {n} as headgate_task from {staging}")
         parts = [part.format(n=sql.Literal(n), staging=self._staging(s)) for n, s in enumerate(staged)]
         query = sql.SQL(
             "insert into {target} ({names}) select {distinct} {values} from ({parts}) staged {order} {conflict}"

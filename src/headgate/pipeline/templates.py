@@ -21,6 +21,8 @@ READING = """\
 # filter = ["orders.*.created", "orders.eu.>"]
 # Where the first run starts: beginning, latest, a seq, or a time. Later ones go on where the last one ended.
 # start = "2026-01-01T00:00:00Z"
+# Whether to go on when retention removed messages before they were read.
+# skip_removed = true
 """
 
 BODIES: Mapping[str, str] = {

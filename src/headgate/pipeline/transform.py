@@ -22,6 +22,7 @@ def run(pipeline: Transform, job: Job) -> None:
         start=pipeline.start,
         filter=",".join(pipeline.filter) if pipeline.filter else None,
         maxRowsPerTrigger=pipeline.rows_per_batch,
+        failOnDataLoss=not pipeline.skip_removed,
     )
     if pipeline.schema is not None:
         messages = with_data(messages, pipeline.schema)

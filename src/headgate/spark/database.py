@@ -1,4 +1,4 @@
-"""Connections of Spark's processes: one of our own for control, one of ADBC for rows, kept for the life of the process."""
+"""Connections of Spark's processes: our own for control, ADBC's for rows, each kept for the life of the process."""
 
 from __future__ import annotations
 

@@ -45,5 +45,5 @@ class HeadgateDataSource(DataSource):
 
 
 def _tasks(given: Reading) -> int:
-    """How many tasks read at once, unless it is said: as many as the driver has cores. It is not told of the cluster's."""
+    """How many tasks read at once, unless it is said: as many as the driver has cores."""
     return given.tasks or max(2, min(os.cpu_count() or 2, 16))

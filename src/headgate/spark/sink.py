@@ -90,7 +90,7 @@ class _Sink:
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("headgate")`. The writer is the query, which keeps its id for the life of its checkpoint."""
+    """`df.writeStream.format("headgate")`. The writer is the query, whose id lives as long as its checkpoint."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.stage(iterator, *this_batch())
@@ -99,7 +99,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         self.send([m for m in messages if isinstance(m, Staged)], batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Undoes nothing: it is also called after a commit that did take effect. What is left staged is collected later."""
+        """Undoes nothing: it is also called after a commit that took effect. What is left is collected."""
 
 
 class BatchWriter(_Sink, DataSourceArrowWriter):
@@ -134,7 +134,7 @@ def this_batch() -> tuple[str, int]:
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if query is None or batch is None:
-        raise InvalidArgument("Spark did not say which query and batch this is", hint="PySpark 4.0 or newer is needed")
+        raise InvalidArgument("Spark did not say which query and batch this is", hint="use PySpark 4.1 or newer")
     return query, int(batch)
 
 

@@ -3,7 +3,7 @@
 -- that is noted already is not moved again. Staging is not logged, so a crash of the database may empty it: the counts tell.
 
 -- stage(stream, writer, batch, channels) -> the name, in schema headgate, of a new table for a task's messages: key, data, headers (JSON), channel,
--- deliver_at. `writer` names who repeats batches, for instance a query. Writes staging; DDL.
+-- deliver_at; n counts its rows, because a table does not keep the order in which they are written. `writer` names who repeats batches, for instance a query. Writes staging; DDL.
 create or replace function headgate.stage(stream text, writer text, batch bigint, channels boolean default false) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream); name text := 'staged_' || nextval('headgate.staging_id');
@@ -15,7 +15,8 @@ begin
     perform headgate.fail('HG010', format('stream "%s" has no channels', s.name), 'leave the column channel out, or make the stream with lane_by => ''channel''');
   end if;
   insert into headgate.staging (name, stream, writer, batch) values (name, s.id, writer, batch);
-  execute format('create unlogged table headgate.%I (key text, data text not null, headers text, channel text, deliver_at timestamptz) '
+  execute format('create unlogged table headgate.%I (key text, data text not null, headers text, channel text, deliver_at timestamptz, '
+                 'n bigint generated always as identity (cache 1000)) '
                  'with (autovacuum_enabled = off)', name);
   execute format('grant insert on headgate.%I to %I', name, session_user);
   if to_regrole('headgate_producer') is not null then execute format('grant insert on headgate.%I to headgate_producer', name); end if;
@@ -54,7 +55,7 @@ begin
   execute replace($q$
     insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at{, channel})
       select $1, {lane}, t.k, t.d, t.h::jsonb, t.w{, t.c}
-        from headgate.staged_table t (k, d, h, c, w), (select $2 as p_base, $3 as p_lanes) p $q$, 'staged_table', quote_ident(p_name))
+        from headgate.staged_table t (k, d, h, c, w), (select $2 as p_base, $3 as p_lanes) p order by t.n $q$, 'staged_table', quote_ident(p_name))
     using p_xid, p_base, p_lanes;
   get diagnostics n = row_count;
   return n;
@@ -119,7 +120,7 @@ begin
       'select array_agg(t.data order by t.n), array_agg(t.key order by t.n), array_agg(t.headers::jsonb order by t.n), '
       'case when count(t.channel) > 0 then array_agg(t.channel order by t.n) end, '
       'case when count(t.deliver_at) > 0 then array_agg(greatest(t.deliver_at - clock_timestamp(), interval ''0'') order by t.n) end '
-      'from (select *, row_number() over () as n from headgate.%I) t group by (t.n - 1) / 10000 order by (t.n - 1) / 10000', p_name) loop
+      'from headgate.%I t group by (t.n - 1) / 10000 order by (t.n - 1) / 10000', p_name) loop
     perform headgate.send_batch(s.name, d, k, h, c, w);
   end loop;
 end $$;
