@@ -115,7 +115,7 @@ def test_latencies_of_a_sample(hg: headgate.Headgate, spark: Any, tmp_path: Path
     with running(handle):
         wait_until(lambda: jobs.consumer("c").info().lag == 0)
     page = report(hg, spark, tmp_path)
-    [row] = [row for row in page.rows if row[1:4] == ["c", "–", "10"]]
+    [row] = [row for row in page.rows if row[1:4] == ["c", "-", "10"]]
     assert row[6] == "10.0%"
     work = [float(part.split()[0]) for part in row[5].split(" / ")]
     taken = [float(part.split()[0]) for part in row[4].split(" / ")]

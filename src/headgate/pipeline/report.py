@@ -76,7 +76,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Timed:
-    """Samples of one consumer and channel in one hour, in seconds: from sending to the end of the work, and the work."""
+    """Samples of one consumer and channel in one hour, in seconds: from sending to the end of the work; the work."""
 
     hour: datetime
     consumer: str

@@ -203,10 +203,10 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[Any]], texts: int) -> str
 
 
 def _channel(name: str | None) -> str:
-    return name if name is not None else "–"
+    return name if name is not None else "-"
 
 
 def _seconds(values: Sequence[float] | None) -> str:
     if values is None:
-        return "–"
+        return "-"
     return " / ".join(f"{v:.3g} s" if v < 600 else f"{v / 60:.0f} min" for v in values)
