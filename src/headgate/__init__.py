@@ -13,7 +13,7 @@ for m in billing.receive(10, wait=5):
 
 from __future__ import annotations
 
-from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncStream
+from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncSources, AsyncStream
 from .errors import (
     Conflict,
     ConnectionFailed,
@@ -36,6 +36,8 @@ from .errors import (
     SchemaOutdated,
     SchemaTooNew,
     ServerTooOld,
+    SourceExists,
+    SourceNotFound,
     StaleDelivery,
     StreamExists,
     StreamFull,
@@ -43,7 +45,7 @@ from .errors import (
 )
 from .maintenance import AsyncMaintenance, Maintenance
 from .schema import install_sql
-from .sync import Consumer, Headgate, Insights, Message, Stream
+from .sync import Consumer, Headgate, Insights, Message, Sources, Stream
 from .types import (
     ChannelInfo,
     ConsumerInfo,
@@ -52,8 +54,10 @@ from .types import (
     MessageState,
     Outgoing,
     PeekedMessage,
+    Push,
     SegmentInfo,
     Settled,
+    SourceInfo,
     StoredMessage,
     StreamInfo,
     WorkerInfo,
@@ -101,6 +105,7 @@ __all__ = [
     "AsyncInsights",
     "AsyncMaintenance",
     "AsyncMessage",
+    "AsyncSources",
     "AsyncStream",
     "AsyncWorker",
     "ChannelInfo",
@@ -132,6 +137,7 @@ __all__ = [
     "NotJoined",
     "Outgoing",
     "PeekedMessage",
+    "Push",
     "Retry",
     "SchemaMissing",
     "SchemaOutdated",
@@ -139,6 +145,10 @@ __all__ = [
     "SegmentInfo",
     "ServerTooOld",
     "Settled",
+    "SourceExists",
+    "SourceInfo",
+    "SourceNotFound",
+    "Sources",
     "StaleDelivery",
     "StoredMessage",
     "Stream",

@@ -100,6 +100,18 @@ class StreamFull(Error):
     sqlstate = "HG013"
 
 
+class SourceNotFound(Error):
+    """There is no source of this name."""
+
+    sqlstate = "HG020"
+
+
+class SourceExists(Error):
+    """There is a source of this name already."""
+
+    sqlstate = "HG021"
+
+
 class InvalidText(Error):
     """Text that PostgreSQL cannot store: it contains a NUL character or half of a surrogate pair."""
 

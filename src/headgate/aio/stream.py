@@ -10,7 +10,7 @@ from .. import statements
 from ..connections import Array
 from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
-from ..types import Backoff, Order, Outgoing, Retain, SegmentInfo, StoredMessage, StreamInfo
+from ..types import Backoff, Order, Outgoing, Push, Retain, SegmentInfo, StoredMessage, StreamInfo
 from .consumer import AsyncConsumer, as_filter
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class AsyncStream:
         release_interval: float | timedelta | None = None,
         leased: bool = False,
         lease_time: float | timedelta = 10,
+        max_waiting: int | None = None,
+        push: Push | None = None,
     ) -> AsyncConsumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
@@ -119,6 +121,9 @@ class AsyncStream:
         `start` is "beginning", "end", a seq, or a time. Of each channel (or key, by the stream's `lane_by`) at most
         `max_concurrency` messages are in flight, and one is handed out per `release_interval`; `set_channel` gives one
         its own limits. `leased` gives each lane to one worker at a time, which must be seen every `lease_time`.
+
+        At most `max_waiting` long polls wait at one HTTP server. With `push` the HTTP server posts each message to a
+        URL: {"url", "secret"}, and perhaps "concurrency", "timeout" (seconds) and "headers".
         """
         if create:
             params = (
@@ -135,11 +140,13 @@ class AsyncStream:
                 interval(release_interval),
                 leased,
                 interval(lease_time),
+                whole(max_waiting, "max_waiting"),
+                None if push is None else dump_json(push),
                 exist_ok,
             )
             await self.hg.run(statements.CREATE_CONSUMER, params)
         rows = await self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
-        stream_id, kept, wait, delays, is_leased, lease, modulus = rows[0]
+        stream_id, kept, wait, delays, is_leased, lease, modulus, waiting = rows[0]
         return AsyncConsumer(
             self.hg,
             self.name,
@@ -151,6 +158,7 @@ class AsyncStream:
             leased=is_leased,
             lease_time=lease,
             slot_modulus=modulus,
+            max_waiting=waiting,
         )
 
     async def consumers(self) -> list[str]:

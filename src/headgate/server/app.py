@@ -19,6 +19,7 @@ from .errors import Problem, problem
 from .routes import ROUTES
 from .routing import Route
 from .service import Service
+from .sources import sender
 
 log = logging.getLogger("headgate.server")
 
@@ -123,15 +124,19 @@ class _Work:
         route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
         self.route = route
         caller = ANYBODY
-        if route.scope is not None:
+        if route.scope is not None or route.raw_body:
             service.in_work.enter()
             self._is_in_work = True
+        if route.raw_body:
+            address = scope["client"][0] if scope.get("client") else None
+            service.rates.spend(sender(address), service.settings.webhook_rate_limit, "this address")
+        if route.scope is not None:
             self.caller = caller = await self._authenticate()
             caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
         async with asyncio.timeout(service.settings.timeout) as limit:
             body = await self._body(route)
-            self._call = Call(service, route, caller, self.path, query, body, self._receive)
+            self._call = Call(service, route, caller, self.path, query, body, self._receive, self._headers)
             self._call.limit = limit
             data = await route.handler(self._call)
         if isinstance(route.answer, str):
@@ -150,8 +155,10 @@ class _Work:
     async def _body(self, route: Route) -> Any:
         given = self._headers.get(b"content-length", b"0")
         length = int(given) if given.isdigit() and len(given) < 20 else 0
-        if length > self._service.settings.body_limit:
-            raise self._too_large()
+        settings = self._service.settings
+        most = settings.webhook_body_limit if route.raw_body else settings.body_limit
+        if length > most:
+            raise _too_large(most)
         parts: list[bytes] = []
         while True:
             message = await self._receive()
@@ -162,10 +169,12 @@ class _Work:
                 self._service.bodies.enter(len(part))
                 self._held += len(part)
                 parts.append(part)
-            if self._held > self._service.settings.body_limit:
-                raise self._too_large()
+            if self._held > most:
+                raise _too_large(most)
             if not message.get("more_body"):
                 break
+        if route.raw_body:
+            return b"".join(parts)
         if route.decode_body is None:
             return None  # what is sent along with a GET or DELETE is nobody's concern
         content = b"".join(parts)
@@ -185,16 +194,16 @@ class _Work:
         except (msgspec.DecodeError, ValueError) as error:
             raise Problem(400, "bad_json", f"the body cannot be read: {error}", "send JSON in UTF-8") from None
 
-    def _too_large(self) -> Problem:
-        most = self._service.settings.body_limit
-        return Problem(413, "body_too_large", f"the body is larger than {most} bytes", "send smaller batches")
-
     def close(self) -> None:
         if self._call is not None:
             self._call.close()
         if self._is_in_work:
             self._service.in_work.leave()
         self._service.bodies.leave(self._held)
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "body_too_large", f"the body is larger than {most} bytes", "send smaller batches")
 
 
 def _query(route: Route, query_string: bytes) -> Any:
@@ -222,7 +231,7 @@ def _problem(p: Problem) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
     headers: list[tuple[bytes, bytes]] = []
     if p.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(p.retry_after))).encode()))
-    if p.status == 401:
+    if p.status == 401 and p.code == "unauthorized":
         headers.append((b"www-authenticate", b"Bearer"))
     if p.status == 405 and p.hint:
         headers.append((b"allow", p.hint.removeprefix("it takes ").encode()))

@@ -14,7 +14,9 @@ from .service import Service
 class Call:
     """A request whose caller, path, query and body have been checked."""
 
-    __slots__ = ("_gone", "_receive", "body", "caller", "limit", "path", "query", "route", "service", "waited")
+    __slots__ = (
+        "_gone", "_receive", "body", "caller", "headers", "limit", "path", "query", "route", "service", "waited",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -25,6 +27,7 @@ class Call:
         query: Any,
         body: Any,
         receive: Callable[[], Awaitable[Any]],
+        headers: dict[bytes, bytes],
     ) -> None:
         self.service = service
         self.route = route
@@ -32,6 +35,7 @@ class Call:
         self.path = path
         self.query = query
         self.body = body
+        self.headers = headers
         self.limit: asyncio.Timeout | None = None  # of the work on it
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive

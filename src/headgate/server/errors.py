@@ -24,8 +24,10 @@ class Problem(Exception):
 _STATUS: dict[type[errors.Error], int] = {
     errors.StreamNotFound: 404,
     errors.ConsumerNotFound: 404,
+    errors.SourceNotFound: 404,
     errors.StreamExists: 409,
     errors.ConsumerExists: 409,
+    errors.SourceExists: 409,
     errors.StreamFull: 409,
     errors.NotJoined: 409,
     errors.StaleDelivery: 409,

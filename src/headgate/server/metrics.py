@@ -14,21 +14,51 @@ MOST_SERIES = 10_000  # of messages: streams and consumers that come and go
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class Histogram:
+    """How long things took."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._total = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Counts one."""
+        self._counts[bisect_left(BOUNDS, seconds)] += 1
+        self._total += seconds
+
+    def render(self, name: str, labels: str) -> list[str]:
+        """Its lines."""
+        lines, running = [], 0
+        for bound, n in zip((*BOUNDS, "+Inf"), self._counts, strict=True):
+            running += n
+            lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {running}')
+        return [*lines, f"{name}_sum{{{labels}}} {self._total:.6f}", f"{name}_count{{{labels}}} {running}"]
+
+
 class Metrics:
     """Counters and histograms of one process."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], int] = {}
-        self._times: dict[str, tuple[list[int], list[float]]] = {}
+        self._times: dict[str, Histogram] = {}
+        self._pushes: dict[tuple[str, str, str], int] = {}
+        self._push_times: dict[tuple[str, str], Histogram] = {}
         self._messages: dict[tuple[str, str, str | None], int] = {}
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Counts an answer. The time a poll waited for messages is not in it."""
         key = (route, method, status)
         self._requests[key] = self._requests.get(key, 0) + 1
-        counts, total = self._times.setdefault(f"{method} {route}", ([0] * (len(BOUNDS) + 1), [0.0]))
-        counts[bisect_left(BOUNDS, seconds)] += 1
-        total[0] += seconds
+        self._times.setdefault(f"{method} {route}", Histogram()).note(seconds)
+
+    def push(self, stream: str, consumer: str, result: str, seconds: float) -> None:
+        """Counts a message that was posted to a push consumer's URL, by what became of it."""
+        key = (stream, consumer, result)
+        if key in self._pushes or len(self._pushes) < MOST_SERIES:
+            self._pushes[key] = self._pushes.get(key, 0) + 1
+            self._push_times.setdefault((stream, consumer), Histogram()).note(seconds)
 
     def count(self, what: str, stream: str, consumer: str | None, messages: int) -> None:
         """Counts messages that went through this process."""
@@ -43,13 +73,17 @@ class Metrics:
             lines.append(f'headgate_http_requests_total{{route="{route}",method="{method}",status="{status}"}} {n}')
         name = "headgate_http_request_seconds"
         lines.append(_head(name, "histogram", "Time to an answer, without waiting for messages."))
-        for label, (counts, total) in self._times.items():
+        for label, times in self._times.items():
             method, _, route = label.partition(" ")
-            labels, running = f'route="{route}",method="{method}"', 0
-            for bound, n in zip((*BOUNDS, "+Inf"), counts, strict=True):
-                running += n
-                lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {running}')
-            lines += [f"{name}_sum{{{labels}}} {total[0]:.6f}", f"{name}_count{{{labels}}} {running}"]
+            lines += times.render(name, f'route="{route}",method="{method}"')
+        name = "headgate_push_total"
+        lines.append(_head(name, "counter", "Messages posted to the URLs of push consumers: done, failed or gone."))
+        for (stream, pusher, result), n in self._pushes.items():
+            lines.append(f"{name}{_labels(stream=stream, consumer=pusher, result=result)} {n}")
+        name = "headgate_push_seconds"
+        lines.append(_head(name, "histogram", "Time to an endpoint's answer."))
+        for (stream, pusher), times in self._push_times.items():
+            lines += times.render(name, _labels(stream=stream, consumer=pusher)[1:-1])
         name = "headgate_http_messages_total"
         lines.append(_head(name, "counter", "Messages published, delivered, acked and nacked through this process."))
         for (what, stream, consumer), n in self._messages.items():

@@ -24,6 +24,8 @@ async def healthz(call: Call) -> Health:
     """Whether this process works: if not, restart it."""
     if not call.service.polling.is_alive:
         raise Problem(503, "unhealthy", "the task that wakes polls has ended", "restart the server")
+    if not call.service.pushing.is_alive:
+        raise Problem(503, "unhealthy", "the task that starts pushing has ended", "restart the server")
     return Health("ok")
 
 

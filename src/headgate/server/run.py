@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
             self._listening()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        self._service.polling.drain()
+        self._service.drain()
         await super().shutdown(sockets)
 
 
@@ -162,6 +162,9 @@ def main(argv: list[str] | None = None) -> None:
         auth=options.get("auth", "on") == "on",
         batching=options.get("batching", "on") == "on",
         token_file=Path(options["token_file"]) if "token_file" in options else None,
+        push=options.get("push", "on") == "on",
+        push_private=options.get("push_private", "off") == "on",
+        webhook_rate_limit=int(options.get("webhook_rate_limit", Settings.webhook_rate_limit)),
     )
     serve(settings, lambda running: print(running.url, flush=True))  # noqa: T201 - what was asked for
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from time import monotonic
 
 from .. import statements
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
@@ -13,11 +14,14 @@ from .batching import Batching
 from .limits import Gauge, Rates
 from .metrics import Metrics
 from .polling import Polling
+from .pushing import Pushing
 from .settings import Settings
+from .sources import Sources
 
 log = logging.getLogger("headgate.server")
 
 MOST_CONSUMERS = 10_000  # remembered, with the id of their stream
+REMEMBERED = 5.0  # seconds, of a consumer's settings
 
 
 class Service:
@@ -34,14 +38,26 @@ class Service:
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
         self.rates = Rates()
-        self._consumers: dict[tuple[str, str], AsyncConsumer] = {}
+        self.sources = Sources(hg)
+        self.pushing = Pushing(self)
+        self.waiting_at: dict[tuple[str, str], int] = {}  # of each consumer, polls that wait
+        self._consumers: dict[tuple[str, str], tuple[float, AsyncConsumer]] = {}
 
     def start(self) -> None:
         """Begins what runs beside the requests."""
         self.polling.start()
+        if self.settings.push:
+            self.pushing.start()
+
+    def drain(self) -> None:
+        """Begins to end: polls are answered, and nothing new is pushed."""
+        self.polling.drain()
+        self.pushing.drain()
 
     async def stop(self) -> None:
-        """Ends it."""
+        """Ends it, once what is being pushed is done."""
+        self.drain()
+        await self.pushing.stop()
         await self.polling.stop()
 
     def stream(self, name: str) -> AsyncStream:
@@ -50,13 +66,19 @@ class Service:
 
     async def consumer(self, stream: str, name: str) -> AsyncConsumer:
         """A consumer by name, remembered: receiving needs to know its stream's id."""
-        found = self._consumers.get((stream, name))
-        if found is None:
+        until, found = self._consumers.get((stream, name), (0.0, None))
+        if found is None or until < monotonic():
             found = await self.stream(stream).consumer(name)
             if len(self._consumers) >= MOST_CONSUMERS:
                 self._consumers.clear()
-            self._consumers[stream, name] = found
+            self._consumers[stream, name] = (monotonic() + REMEMBERED, found)
         return found
+
+    def altered(self, stream: str, consumer: str) -> None:
+        """The settings of a consumer were changed through this process: they hold at once."""
+        self._consumers.pop((stream, consumer), None)
+        self.polling.stirred(stream, consumer)
+        self.pushing.changed()
 
     def forget(self, error: Error, stream: str | None, consumer: str | None) -> None:
         """Remembers a consumer no longer that turned out to be gone."""

@@ -32,6 +32,11 @@ class Settings:
     waiting: int = 20_000  # polls at once that wait for messages
     rate_limit: int | None = None  # requests a second of each token without a limit of its own
     timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
+    push: bool = True  # post the messages of push consumers
+    push_private: bool = False  # to any address, also of the network that the server stands in
+    push_allow: tuple[str, ...] = ()  # hosts and networks that are allowed besides public addresses
+    webhook_body_limit: int = 4 * 1024 * 1024  # bytes of one incoming webhook
+    webhook_rate_limit: int = 500  # incoming webhooks a second of one address, before anything is looked at
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

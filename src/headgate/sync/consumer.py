@@ -18,7 +18,7 @@ from .. import statements
 from ..connections import Array
 from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
-from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
+from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, PeekedMessage, Push, Settled, State
 from ..worker_options import WorkerOptions
 from .message import Message
 
@@ -48,6 +48,7 @@ class Consumer:
         leased: bool = False,
         lease_time: timedelta = timedelta(seconds=10),
         slot_modulus: int | None = None,
+        max_waiting: int | None = None,
         worker: str | None = None,
     ) -> None:
         self.hg = hg
@@ -60,6 +61,7 @@ class Consumer:
         self.leased = leased
         self.lease_time = lease_time
         self._slot_modulus = slot_modulus
+        self.max_waiting = max_waiting
         self.worker_name = worker or f"{socket.gethostname()}-{os.getpid()}"
 
     def __repr__(self) -> str:
@@ -232,9 +234,11 @@ class Consumer:
         max_concurrency: int | None = None,
         release_interval: float | timedelta | None = None,
         lease_time: float | timedelta | None = None,
+        max_waiting: int | None = None,
+        push: Push | None = None,
         clear: Sequence[str] = (),
     ) -> None:
-        """Changes the settings that are given; `clear` names settings to put back to none."""
+        """Changes the settings that are given, of `push` those in it; `clear` names settings to put back to none."""
         params = (
             self.stream,
             self.name,
@@ -246,6 +250,8 @@ class Consumer:
             whole(max_concurrency, "max_concurrency"),
             interval(release_interval),
             interval(lease_time),
+            whole(max_waiting, "max_waiting"),
+            None if push is None else dump_json(push),
             Array(clear),
         )
         self.hg.run(statements.ALTER_CONSUMER, params)
