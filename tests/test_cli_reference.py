@@ -22,6 +22,7 @@ consumer add|list|show|edit|remove|pause|resume|seek
 message list|show
 channel list|show|set
 dead list|redrive|purge
+source add|list|show|edit|remove
 context add|use|list|show|remove
 """
 

@@ -26,7 +26,7 @@ EXAMPLES = int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20"))  # of each route
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # what each operation is tried with, besides random values: names that exist
-NAMES = {"stream": "s", "consumer": "c", "channel": "x", "seq": "1"}
+NAMES = {"stream": "s", "consumer": "c", "channel": "x", "seq": "1", "source": "in"}
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,7 @@ def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with found.client() as admin:
             data(admin.post("/api/streams", json={"name": "s", "lane_by": "channel"}))
             data(admin.post("/api/streams/s/consumers", json={"name": "c", "max_deliver": 2}))
+            data(admin.post("/api/sources", json={"name": "in", "stream": "s", "scheme": "none", "key": "k"}))
             data(admin.post("/api/streams/s/messages", json={"messages": [{"data": 1}]}))
         yield found
 

@@ -163,6 +163,7 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
         InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, NotAllowed,
+        SourceNotFound, SourceExists,
     )
     if cls.sqlstate
 }  # fmt: skip

@@ -15,6 +15,7 @@ from . import (  # each adds its commands
     receiving,
     sending,
     settling,
+    sources,
     streams,
     tokens,
 )
@@ -23,5 +24,5 @@ from .operating import BENCHMARKS
 
 __all__ = [
     "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "receiving",
-    "sending", "settling", "streams", "tokens",
+    "sending", "settling", "sources", "streams", "tokens",
 ]  # fmt: skip

@@ -27,7 +27,12 @@ UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew,
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=int, default=7376, show_default=True, help="The port to listen on; 0 takes a free one.")
 @click.option("--no-auth", is_flag=True, help="Take requests without a token, from this machine alone.")
-def up(call: Call, host: str, port: int, no_auth: bool) -> int:
+@click.option("--no-push", is_flag=True, help="Leave push consumers to other servers.")
+@click.option("--push-private", is_flag=True, help="Push to any address, also of this network.")
+@click.option("--push-allow", multiple=True, metavar="HOST|NETWORK", help="Push there, besides public addresses.")
+def up(
+    call: Call, host: str, port: int, no_auth: bool, no_push: bool, push_private: bool, push_allow: tuple[str, ...]
+) -> int:
     """Run Headgate: migrate, print the URLs of database and HTTP server, maintain and serve until stopped."""
     try:
         from headgate.server.run import Running, serve  # here, because no other command needs it
@@ -43,7 +48,11 @@ def up(call: Call, host: str, port: int, no_auth: bool) -> int:
         if running.token_file is not None:
             talk(f"a token for administrators is in {running.token_file}")
 
-    serve(Settings(call.url, host=host, port=port, auth=not no_auth), ready)
+    settings = Settings(
+        call.url, host=host, port=port, auth=not no_auth, push=not no_push, push_private=push_private,
+        push_allow=push_allow,
+    )  # fmt: skip
+    serve(settings, ready)
     return OK
 
 
