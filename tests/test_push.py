@@ -15,7 +15,7 @@ from calls import Db, facts, value
 from conftest import wait_until
 from databases import new_database
 from receivers import SECRET, Post, Receiver, Reply, receiver
-from servers import Replica, data, error, replica
+from servers import Replica, data, drop_stream, error, replica
 from standardwebhooks.webhooks import Webhook
 
 from headgate.cluster import Cluster
@@ -48,7 +48,7 @@ def stream(admin: httpx.Client, request: pytest.FixtureRequest) -> Iterator[str]
     name = request.node.name.partition("[")[0].removeprefix("test_")[:45]
     data(admin.post("/api/streams", json={"name": name, "lanes": 2}))
     yield name
-    data(admin.delete(f"/api/streams/{name}"))
+    drop_stream(admin, name)
 
 
 def consumer(admin: httpx.Client, stream: str, push: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
@@ -352,5 +352,5 @@ def test_nothing_is_kept_of_what_was_dropped(admin: httpx.Client, db: Db) -> Non
     data(admin.post("/api/streams", json={"name": "brief"}))
     consumer(admin, "brief", {"url": "http://example.com/", "secret": SECRET})
     assert facts(db, "brief", "c")["push"]["url"] == "http://example.com/"
-    data(admin.delete("/api/streams/brief"))
+    drop_stream(admin, "brief")
     assert value(db, "select count(*) from headgate.push where url = 'http://example.com/'") == 0

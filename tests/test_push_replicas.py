@@ -98,6 +98,26 @@ def test_stopping_finishes_what_is_under_way_and_hands_back_the_rest(
         assert [m.attempt for m in hg.stream("orders").consumer("c").receive(5, wait=5)] == [1, 1], "and not counted"
 
 
+def test_a_limit_over_all_replicas(database_url: str, hg: headgate.Headgate, tmp_path: Path) -> None:
+    """`concurrency` is each server's own; `max_ack_pending` is the consumer's, wherever it is pushed from."""
+    orders = hg.stream("orders", create=True, lanes=4)
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+
+    def reply(post: Post) -> Reply:
+        time.sleep(0.02)
+        return 200
+
+    with receiver(reply) as there:
+        push: headgate.Push = {"url": there.url, "secret": SECRET, "concurrency": 4}
+        orders.consumer("c", create=True, max_ack_pending=2, push=push)
+        with replica(database_url, tmp_path / "1", PRIVATE), replica(database_url, tmp_path / "2", PRIVATE):
+            orders.send_batch(range(30))
+            wait_until(lambda: lag(hg) == 0)
+    assert sorted(there.datas) == list(range(30))
+    assert there.most_at_once <= 2
+
+
 def test_a_server_that_does_not_push(database_url: str, hg: headgate.Headgate, tmp_path: Path) -> None:
     orders = hg.stream("orders", create=True)
     with receiver() as there:

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from calls import column, value
 from databases import new_database
-from servers import Replica, data, error, replica
+from servers import Replica, data, drop_stream, error, replica
 from standardwebhooks.webhooks import Webhook
 
 from headgate.cluster import Cluster
@@ -60,7 +60,7 @@ def name(admin: httpx.Client, request: pytest.FixtureRequest) -> Iterator[str]:
     name = request.node.name.translate(str.maketrans("[]", "--"))[:45].removeprefix("test_")
     data(admin.post("/api/streams", json={"name": name}))
     yield name
-    data(admin.delete(f"/api/streams/{name}"))
+    drop_stream(admin, name)
 
 
 def make(admin: httpx.Client, name: str, **settings: Any) -> dict[str, Any]:
@@ -307,7 +307,7 @@ class TestSources:
     def test_it_goes_with_its_stream(self, admin: httpx.Client, sender: httpx.Client) -> None:
         data(admin.post("/api/streams", json={"name": "brief"}))
         make(admin, "brief", scheme="none")
-        data(admin.delete("/api/streams/brief"))
+        drop_stream(admin, "brief")
         assert error(admin.get("/api/sources/brief"), 404) == "source_not_found"
         assert error(post(sender, "brief", BODY, {}), 404) == "source_not_found"
 

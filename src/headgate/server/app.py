@@ -16,6 +16,7 @@ from ..errors import Error
 from .auth import ANYBODY, Caller
 from .call import Call
 from .errors import Problem, problem
+from .limits import Gauge
 from .routes import ROUTES
 from .routing import Route
 from .service import Service
@@ -104,7 +105,8 @@ class _Work:
         self._receive = receive
         self._call: Call | None = None
         self._held = 0  # bytes
-        self._is_in_work = False
+        self._bodies = service.bodies
+        self._in_work: Gauge | None = None
         self.caller: Caller | None = None
         self.route: Route | None = None
         self.path: dict[str, str] = {}
@@ -124,13 +126,10 @@ class _Work:
         route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
         self.route = route
         caller = ANYBODY
-        if route.scope is not None or route.raw_body:
-            service.in_work.enter()
-            self._is_in_work = True
         if route.raw_body:
-            address = scope["client"][0] if scope.get("client") else None
-            service.rates.spend(sender(address), service.settings.webhook_rate_limit, "this address")
+            await self._enter_webhook()
         if route.scope is not None:
+            self._enter(service.in_work)
             self.caller = caller = await self._authenticate()
             caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
@@ -142,6 +141,20 @@ class _Work:
         if isinstance(route.answer, str):
             return route.status, route.answer.encode(), data, []
         return route.status, JSON, _encode({"data": data}), []
+
+    def _enter(self, gauge: Gauge) -> None:
+        gauge.enter()
+        self._in_work = gauge
+
+    async def _enter_webhook(self) -> None:
+        """Anybody may send one: limits of their own, and no body is taken for a source that there is not."""
+        service, client = self._service, self._scope.get("client")
+        service.webhook_rates.spend(
+            sender(client[0] if client else None), service.settings.webhook_rate_limit, "this address"
+        )
+        self._enter(service.webhooks_in_work)
+        self._bodies = service.webhook_bodies
+        await service.sources.find(self.path["source"])
 
     async def _authenticate(self) -> Caller:
         service = self._service
@@ -166,7 +179,7 @@ class _Work:
                 raise Problem(400, "gone", "the request was not sent to its end")
             part = message.get("body", b"")
             if part:
-                self._service.bodies.enter(len(part))
+                self._bodies.enter(len(part))
                 self._held += len(part)
                 parts.append(part)
             if self._held > most:
@@ -197,9 +210,9 @@ class _Work:
     def close(self) -> None:
         if self._call is not None:
             self._call.close()
-        if self._is_in_work:
-            self._service.in_work.leave()
-        self._service.bodies.leave(self._held)
+        if self._in_work is not None:
+            self._in_work.leave()
+        self._bodies.leave(self._held)
 
 
 def _too_large(most: int) -> Problem:

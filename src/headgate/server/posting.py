@@ -23,6 +23,9 @@ from .payload import to_json
 MOST_ANSWER = 64 * 1024  # bytes of an answer that are read; a connection with more is closed
 LONGEST_REST = 24 * 3600.0  # seconds of a Retry-After that are believed
 KEEP_ALIVE = 30.0  # seconds
+MOST_IDLE = 200  # connections to one host
+
+Place = tuple[bytes, bytes, int]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -92,13 +95,11 @@ class Poster:
 
     def __init__(self, guard: Guard, *, agent: str = "headgate") -> None:
         self._agent = agent
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=ssl.create_default_context(),
-            max_connections=None,  # the consumers' own limits hold
-            max_keepalive_connections=200,
-            keepalive_expiry=KEEP_ALIVE,
-            network_backend=GuardedBackend(guard),
-        )
+        self._ssl = ssl.create_default_context()
+        self._backend = GuardedBackend(guard)
+        # By scheme, host and port, those used last at the end. (httpcore's own pool looks at every connection for
+        # every request: with 32 of them that is most of the time spent.)
+        self._idle: dict[Place, list[httpcore.AsyncHTTPConnection]] = {}
 
     async def post(self, target: Target, message: AsyncMessage) -> Answer:
         """Posts a message; never raises for what the endpoint or the network does."""
@@ -128,21 +129,59 @@ class Poster:
             return Answer(None, f"not an answer of HTTP: {type(error).__name__}")
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as response:
-            # Read to its end if it is short, so that the connection can be used again. What it says is not looked at.
-            size = 0
-            async for part in response.aiter_stream():
-                size += len(part)
-                if size > MOST_ANSWER:
-                    break
-            after = next((v for n, v in response.headers if n.lower() == b"retry-after"), None)
+        parsed = httpcore.URL(url)
+        origin = parsed.origin
+        place = (origin.scheme, origin.host, origin.port)
+        connection = await self._connection(place, origin)
+        try:
+            async with connection.stream("POST", parsed, headers=list(headers.items()), content=body) as response:
+                # Read to its end if it is short, so that the connection can be used again. What it says is not looked
+                # at.
+                size = 0
+                async for part in response.aiter_stream():
+                    size += len(part)
+                    if size > MOST_ANSWER:
+                        break
+                after = next((v for n, v in response.headers if n.lower() == b"retry-after"), None)
+        except BaseException:
+            await connection.aclose()
+            raise
+        idle = self._idle.setdefault(place, [])
+        if connection.is_idle() and len(idle) < MOST_IDLE:
+            idle.append(connection)
+        else:
+            await connection.aclose()
         status = response.status
         error = None if 200 <= status < 300 else f"HTTP {status}"
         return Answer(status, error, retry_after(after) if status in (429, 503) else None)
 
+    async def _connection(self, place: Place, origin: httpcore.Origin) -> httpcore.AsyncHTTPConnection:
+        """One that is kept, if it is still open, or a new one."""
+        idle = self._idle.get(place)
+        while idle:
+            kept = idle.pop()
+            if not kept.has_expired():
+                return kept
+            await kept.aclose()
+        return httpcore.AsyncHTTPConnection(
+            origin, ssl_context=self._ssl, keepalive_expiry=KEEP_ALIVE, network_backend=self._backend
+        )
+
+    async def tidy(self) -> None:
+        """Closes connections that were not used for long."""
+        for place, idle in list(self._idle.items()):
+            for kept in [c for c in idle if c.has_expired()]:
+                idle.remove(kept)
+                await kept.aclose()
+            if not idle and self._idle.get(place) is idle:
+                del self._idle[place]
+
     async def close(self) -> None:
         """Closes the connections."""
-        await self._pool.aclose()
+        for idle in self._idle.values():
+            for kept in idle:
+                await kept.aclose()
+        self._idle.clear()
 
 
 def retry_after(value: bytes | None, now: datetime | None = None) -> float | None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate.server")
 
 LOOK_EVERY = 1.0  # seconds between looks for changes that were made elsewhere
+TIDY_EVERY = 10.0  # seconds
+LINGER = 0.005  # seconds
 IDLE = 30.0  # seconds of one wait for messages
 RETRY = 0.5  # seconds while the database is away
 GRACE = 30.0  # seconds that posts under way have when the server stops
@@ -80,9 +82,13 @@ class Pushing:
 
     async def _watch(self) -> None:
         seen: str | None = None
+        tidied = monotonic()
         while True:
             self._look.clear()
             try:
+                if self._poster is not None and monotonic() - tidied > TIDY_EVERY:
+                    tidied = monotonic()
+                    await self._poster.tidy()
                 [(version,)] = await self._service.hg.run(statements.PUSH_VERSION, ())
                 if version != seen:
                     self._arrange(await self._service.hg.run(statements.PUSH_TARGETS, ()))
@@ -167,11 +173,14 @@ class Pusher:
             await self._sleep(rest)
             return
         # of an endpoint that had trouble, one message finds out whether it still has
-        room = (1 if self._failures >= TROUBLE else t.concurrency) - len(self._held)
-        if room <= 0:
+        most = 1 if self._failures >= TROUBLE else t.concurrency
+        if most <= len(self._held):
             self._room.clear()
             await self._room.wait()
             return
+        if most - len(self._held) < most // 2:  # others are about to be done: one receive for all of them
+            await self._sleep(LINGER)
+        room = most - len(self._held)
         consumer = await service.consumer(t.stream, t.consumer)
         key = (t.consumer, None)
         mark = service.polling.mark(t.stream, key)

@@ -88,7 +88,7 @@ async def take_webhook(call: Call) -> Taken:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers.items()}
     sending = take(source, headers, call.body)
     if source.rate_limit is not None:
-        service.rates.spend(f"source {source.name}", source.rate_limit, "this source")
+        service.webhook_rates.spend(f"source {source.name}", source.rate_limit, "this source")
     [seq] = await service.batching.send(source.stream, sending)
     return Taken(seq)
 

@@ -38,6 +38,9 @@ class Service:
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
         self.rates = Rates()
+        self.webhooks_in_work = Gauge(settings.webhooks_in_work, "webhooks in work")
+        self.webhook_bodies = Gauge(settings.webhook_bodies_limit, "bytes of webhooks in work")
+        self.webhook_rates = Rates()
         self.sources = Sources(hg)
         self.pushing = Pushing(self)
         self.waiting_at: dict[tuple[str, str], int] = {}  # of each consumer, polls that wait

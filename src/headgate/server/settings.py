@@ -36,6 +36,8 @@ class Settings:
     push_private: bool = False  # to any address, also of the network that the server stands in
     push_allow: tuple[str, ...] = ()  # hosts and networks that are allowed besides public addresses
     webhook_body_limit: int = 4 * 1024 * 1024  # bytes of one incoming webhook
+    webhooks_in_work: int = 500  # incoming webhooks at once: who needs no token must not keep the others out
+    webhook_bodies_limit: int = 64 * 1024 * 1024  # bytes of all of them
     webhook_rate_limit: int = 500  # incoming webhooks a second of one address, before anything is looked at
 
     def __post_init__(self) -> None:
