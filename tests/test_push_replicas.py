@@ -29,7 +29,7 @@ def test_two_replicas_never_send_twice(database_url: str, hg: headgate.Headgate,
             replica(database_url, tmp_path / "1", PRIVATE) as one,
             replica(database_url, tmp_path / "2", PRIVATE) as two,
         ):
-            for n in range(40):
+            for n in range(20):
                 orders.send_batch([(f"k{k}", n) for k in range(10)])
             wait_until(lambda: lag(hg) == 0)
             counts = []
@@ -39,12 +39,12 @@ def test_two_replicas_never_send_twice(database_url: str, hg: headgate.Headgate,
                         x for x in client.get("/metrics").text.splitlines() if x.startswith("headgate_push_total{")
                     ]
                     counts.append(int(line.rpartition(" ")[2]))
-    assert sum(counts) == len(there.posts) == 400
+    assert sum(counts) == len(there.posts) == 200
     assert min(counts) > 0, "both have a part in it"
     by_key: dict[str, list[int]] = {}
     for post in there.posts:
         by_key.setdefault(post.json["key"], []).append(post.data)
-    assert by_key == {f"k{k}": list(range(40)) for k in range(10)}
+    assert by_key == {f"k{k}": list(range(20)) for k in range(10)}
 
 
 def test_kill_of_a_replica_in_the_middle_of_a_push(database_url: str, hg: headgate.Headgate, tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_a_limit_over_all_replicas(database_url: str, hg: headgate.Headgate, tmp
         push: headgate.Push = {"url": there.url, "secret": SECRET, "concurrency": 4}
         orders.consumer("c", create=True, max_ack_pending=2, push=push)
         with replica(database_url, tmp_path / "1", PRIVATE), replica(database_url, tmp_path / "2", PRIVATE):
-            orders.send_batch(range(30))
+            orders.send_batch(range(12))
             wait_until(lambda: lag(hg) == 0)
-    assert sorted(there.datas) == list(range(30))
+    assert sorted(there.datas) == list(range(12))
     assert there.most_at_once <= 2
 
 
