@@ -125,7 +125,7 @@ class Session:
     def _python(self, code: str) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            before, *run = re.split(r"^(?=(\w+)\.run\(\)$)", code, maxsplit=1, flags=re.MULTILINE)
+            before, *run = re.split(r"^(?=(\w+)\.run\(\) *(?:#.*)?$)", code, maxsplit=1, flags=re.MULTILINE)
             exec(compile(before, "<page>", "exec"), self.names)
             if run:
                 name, rest = run

@@ -29,6 +29,7 @@ WITH_EXAMPLES = [p for p in PAGES if p not in FROM_NOTHING and any(b.runs for b 
 
 def run(page: str, directory: Path, *more: str) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HEADGATE_", "PG"))}
+    environment["PYTHONWARNINGS"] = "ignore"  # plugins of this environment's pytest have some, which no page shows
     done = subprocess.run(
         [sys.executable, str(TESTS / "docs_session.py"), str(DOCS / page), *more],
         cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False,
