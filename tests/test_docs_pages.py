@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from docs_session import blocks, is_right
 
+import headgate
+
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
 
@@ -29,6 +31,7 @@ WITH_EXAMPLES = [p for p in PAGES if p not in FROM_NOTHING and any(b.runs for b 
 
 def run(page: str, directory: Path, *more: str) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HEADGATE_", "PG"))}
+    environment["PYTHONPATH"] = str(Path(headgate.__file__).parent.parent)  # the code under test, from any directory
     environment["PYTHONWARNINGS"] = "ignore"  # plugins of this environment's pytest have some, which no page shows
     done = subprocess.run(
         [sys.executable, str(TESTS / "docs_session.py"), str(DOCS / page), *more],
@@ -50,7 +53,9 @@ def test_a_page(page: str, tmp_path: Path, database_url: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_not_run_compiles(page: str) -> None:
     for block in blocks(DOCS / page):
-        assert block.kind in ("python", "sh", "sql", "text", "json", "yaml", "ini"), f"{page}:{block.line}: {block.kind}"
+        assert block.kind in ("python", "sh", "sql", "text", "json", "yaml", "ini"), (
+            f"{page}:{block.line}: {block.kind}"
+        )
         if block.kind == "python":
             compile(block.code, f"{page}:{block.line}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
