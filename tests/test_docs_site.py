@@ -9,16 +9,16 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import build_docs
-import errors_reference
-import http_reference
 import psycopg
 import pytest
+
+import build_docs
+import errors_reference
+import headgate
+import http_reference
 import python_reference
 import settings_reference
 import sql_reference
-
-import headgate
 from headgate.server import metrics
 from headgate.server.errors import Problem
 from headgate.server.routes import ROUTES

@@ -25,12 +25,12 @@ on stderr, then `hint:`, and an exit code. Programs look at the class, SQLSTATE 
 
 OTHER = """
 `Conflict`, `ConnectionFailed`, `InvalidText`, `InvalidArgument` and `SchemaMissing` also stand for SQLSTATEs of
-PostgreSQL's own: 40001, 40P01 and 55P03 are a `Conflict`; class 08, 57P01 to 57P03 and 53300 a `ConnectionFailed`; 22021 and
-22P05 an `InvalidText`; 22003, 22007, 22008, 22023, 22P02 and 23502 an `InvalidArgument`; 3F000, 42P01 and 42883 a
-`SchemaMissing`. Other errors of the driver pass through as they are.
+PostgreSQL's own: 40001, 40P01 and 55P03 are a `Conflict`; class 08, 57P01 to 57P03 and 53300 a `ConnectionFailed`;
+22021 and 22P05 an `InvalidText`; 22003, 22007, 22008, 22023, 22P02 and 23502 an `InvalidArgument`; 3F000, 42P01 and
+42883 a `SchemaMissing`. Other errors of the driver pass through as they are.
 
-**What to repeat.** `Conflict` and `ConnectionFailed`: the call, after a moment. A send that is repeated wants an `id`, so that it
-cannot happen twice. Everything else comes again until what the hint says is done.
+**What to repeat.** `Conflict` and `ConnectionFailed`: the call, after a moment. A send that is repeated wants an
+`id`, so that it cannot happen twice. Everything else comes again until what the hint says is done.
 
 ## Over HTTP
 

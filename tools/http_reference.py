@@ -16,9 +16,9 @@ HEAD = """\
 Generated from the program by `make docs`: do not edit. A running server has the same at `/docs` (for people) and
 `/openapi.json` (for programs).
 
-Send `Authorization: Bearer <token>`, and `Content-Type: application/json` with a body. Answers are `{"data": …}`, errors
-`{"error": {"code", "message", "hint"}}`: see [errors](errors.md#over-http). Lengths of time are milliseconds and end in
-`_ms`. Fields that are not known are an error. `429` and `503` have a `Retry-After`.
+Send `Authorization: Bearer <token>`, and `Content-Type: application/json` with a body. Answers are `{"data": …}`,
+errors `{"error": {"code", "message", "hint"}}`: see [errors](errors.md#over-http). Lengths of time are milliseconds
+and end in `_ms`. Fields that are not known are an error. `429` and `503` have a `Retry-After`.
 
 `{stream}`, `{consumer}` and the other names in braces are parts of the path, percent-encoded.
 """

@@ -12,17 +12,17 @@ HEAD = """\
 
 Generated from the program by `make docs`: do not edit.
 
-`GET /metrics` (scope `monitor`) answers in Prometheus' text format. Any replica tells the same of streams and consumers,
-which it reads from the database when it is asked; what is `headgate_http_…` is of that process alone.
+`GET /metrics` (scope `monitor`) answers in Prometheus' text format. Any replica tells the same of streams and
+consumers, which it reads from the database when it is asked; what is `headgate_http_…` is of that process alone.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
 """
 
 ALERTS = """
-What to be woken for: `headgate_database_up == 0`; `headgate_consumer_oldest_seconds` above what your users put up with;
-`headgate_stream_full == 1`; `headgate_consumer_lost_total` that grows. `headgate_consumer_dead` that grows can wait for the
-morning: dead letters stay until they are redriven or purged. `headgate doctor` says why.
+What to be woken for: `headgate_database_up == 0`; `headgate_consumer_oldest_seconds` above what your users put up
+with; `headgate_stream_full == 1`; `headgate_consumer_lost_total` that grows. `headgate_consumer_dead` that grows
+can wait for the morning: dead letters stay until they are redriven or purged. `headgate doctor` says why.
 """
 
 

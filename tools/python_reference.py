@@ -114,7 +114,7 @@ def _code(kind: str, name: str, function: Any) -> str:
 
 
 def _parameter(p: inspect.Parameter) -> str:
-    stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    stars = "**" if p.kind is p.VAR_KEYWORD else "*" if p.kind is p.VAR_POSITIONAL else ""
     default = "" if p.default is p.empty else f" = {p.default!r}"
     return f"{stars}{p.name}: {p.annotation}{default}"
 

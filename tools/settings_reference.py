@@ -1,4 +1,4 @@
-"""The reference of settings, docs/settings.md: the options of streams, consumers and the server, with their defaults."""
+"""The reference of settings, docs/settings.md: options of streams, consumers and the server, with defaults."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ HEAD = """\
 
 Generated from the program by `make docs`: do not edit.
 
-The same names in SQL, Python and HTTP (where lengths of time end in `_ms`); on the command line with dashes. In SQL a length
-of time is an `interval`, in Python seconds or a `timedelta`, on the command line a number with a unit such as `30s`.
-`none` as a default means: no limit, or as the text says.
+The same names in SQL, Python and HTTP (where lengths of time end in `_ms`); on the command line with dashes. In SQL
+a length of time is an `interval`, in Python seconds or a `timedelta`, on the command line a number with a unit such
+as `30s`. `none` as a default means: no limit, or as the text says.
 """
 
 STREAM = """
 ## Streams
 
-`headgate.create_stream(name, …)`, `hg.stream(name, create=True, …)`, `POST /api/streams`, `headgate stream add`. Those marked
-with ✎ can be changed later: `alter_stream`, `stream.alter(…)`, `PATCH`, `headgate stream edit`; the number of lanes by
-`set_lanes`.
+`headgate.create_stream(name, …)`, `hg.stream(name, create=True, …)`, `POST /api/streams`, `headgate stream add`.
+Those marked with ✎ can be changed later: `alter_stream`, `stream.alter(…)`, `PATCH`, `headgate stream edit`; the
+number of lanes by `set_lanes`.
 """
 
 CONSUMER = """
 ## Consumers
 
-`headgate.create_consumer(stream, name, …)`, `stream.consumer(name, create=True, …)`, `POST …/consumers`, `headgate consumer
-add`. Those marked with ✎ can be changed later: `alter_consumer`, `consumer.alter(…)`, `PATCH`, `headgate consumer edit`.
+`headgate.create_consumer(stream, name, …)`, `stream.consumer(name, create=True, …)`, `POST …/consumers`, `headgate
+consumer add`. Those marked with ✎ can be changed later: `alter_consumer`, `consumer.alter(…)`, `PATCH`, `headgate
+consumer edit`.
 """
 
 SERVER = """
@@ -94,7 +95,7 @@ def _rows(noun: str, body: type[msgspec.Struct], method: object) -> Iterator[str
         python = "exist_ok" if name == "if_not_exists" else name
         assert python in in_python, f"Python has no {name}"
         option = options[name]
-        note = f" In Python `exist_ok`, which is true by default." if name == "if_not_exists" else ""
+        note = " In Python `exist_ok`, which is true by default." if name == "if_not_exists" else ""
         shown = {"null": "none"}.get(default, f"`{default}`")
         meaning = (option.help or "").replace("|", "\\|") + note
         mark = " ✎" if name in changeable else ""

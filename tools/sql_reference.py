@@ -12,9 +12,9 @@ HEAD = """\
 
 Generated from the headers of `src/headgate/sql/functions/*.sql` by `make docs`: do not edit.
 
-Functions and views of schema `headgate` are the interface; its tables are private. Every function can be called from
-any client, inside any transaction. Errors have an SQLSTATE of class `HG` and a hint: [errors](errors.md). `"order"` is a
-reserved word of SQL: quote it.
+Functions and views of schema `headgate` are the interface; its tables are private. Every function can be called
+from any client, inside any transaction. Errors have an SQLSTATE of class `HG` and a hint: [errors](errors.md).
+`"order"` is a reserved word of SQL: quote it.
 
 The consumer loop: call `receive` with the ack_ids of the messages that you have finished; work on what it returns; call
 it again. Call `nack` for a message that failed, `extend` for one that takes longer than the consumer's `ack_wait`.
