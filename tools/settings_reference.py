@@ -45,7 +45,8 @@ consumer edit`.
 SERVER = """
 ## The server
 
-What `headgate up` runs with. `--host`, `--port`, `--no-auth` and `--database` change the first four; the rest is fixed.
+What `headgate up` runs with. `--host`, `--port`, `--no-auth` and `--database` change
+the first four; the rest is as here.
 
 | setting | default |
 |---|---|
