@@ -17,6 +17,7 @@ from ..aio import AsyncHeadgate
 from ..errors import Error
 from ..maintenance import AsyncMaintenance
 from .app import App
+from .exporting import export_traces
 from .service import Service
 from .settings import Settings
 
@@ -32,8 +33,12 @@ def serve(settings: Settings, ready: Callable[[Running], None] | None = None) ->
         import uvloop
 
         loop = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(_serve(settings, ready))
+    last_spans = export_traces()
+    try:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(_serve(settings, ready))
+    finally:
+        last_spans()
 
 
 class Running:

@@ -53,6 +53,7 @@ class Service:
         found = self._consumers.get((stream, name))
         if found is None:
             found = await self.stream(stream).consumer(name)
+            found.is_traced = False  # requests have spans of their own, and several share a call of the SDK
             if len(self._consumers) >= MOST_CONSUMERS:
                 self._consumers.clear()
             self._consumers[stream, name] = found

@@ -31,6 +31,9 @@ class Settings:
     in_work: int = 4000  # requests at once, those that wait for messages apart
     waiting: int = 20_000  # polls at once that wait for messages
     rate_limit: int | None = None  # requests a second of each token without a limit of its own
+    connections: int = 24_000  # of callers at once, idle ones included
+    access_log: bool = False  # a line at level info for each request; else it has level debug
+    audit_days: int | None = 90  # how long administrative calls are remembered; None: for ever
     timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
 
     def __post_init__(self) -> None:
