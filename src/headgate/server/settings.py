@@ -22,6 +22,7 @@ class Settings:
     auth: bool = True
     directory: str | None = None  # of the private PostgreSQL and the first token
     token_file: Path | None = None  # where the first token is written; by default `token` in the directory
+    first_token: bool = True  # make a token for administrators when there is none in the file
     max_connections: int = 8  # to the database, beside the one for maintenance
     pooler: bool = False
     maintain: bool = True
@@ -39,6 +40,10 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise InvalidArgument(f"there is no port {self.port}", hint="choose 1 to 65535, or 0 for a free one")
+        if self.connections < 1:
+            raise InvalidArgument(f"{self.connections} connections are not possible", hint="choose 1 or more")
+        if self.audit_days is not None and not 1 <= self.audit_days <= 36_500:
+            raise InvalidArgument(f"{self.audit_days} days are not possible", hint="choose 1 to 36500, or 0 for ever")
         if not self.auth and not is_loopback(self.host):
             raise InvalidArgument(
                 f"without tokens the server does not listen on {self.host}",
