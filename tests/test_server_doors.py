@@ -28,9 +28,15 @@ def server(database_url: str, tmp_path: Path) -> Iterator[Replica]:
 
 
 def call(connection: socket.socket) -> bytes:
+    """An answer, read to its end."""
     connection.settimeout(10)
     connection.sendall(HEALTH)
-    return connection.recv(10_000)
+    got = b""
+    while not got.endswith(b"}}"):
+        part = connection.recv(10_000)
+        assert part, got
+        got += part
+    return got
 
 
 def test_too_many_connections(server: Replica) -> None:
@@ -45,17 +51,19 @@ def test_too_many_connections(server: Replica) -> None:
             assert call(connection).startswith(b"HTTP/1.1 200")
         refused = connect()
         refused.settimeout(10)
-        answer = refused.recv(10_000)
+        answer = b"".join(iter(lambda: refused.recv(10_000), b""))
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in answer
         assert b"too_many_connections" in answer
-        assert refused.recv(1) == b"", "it is closed"
         assert call(first[0]).startswith(b"HTTP/1.1 200"), "those who are in are served"
         first[1].close()
 
         def is_let_in() -> bool:
             with socket.create_connection((host, int(port))) as again:
-                return call(again).startswith(b"HTTP/1.1 200")
+                try:
+                    return call(again).startswith(b"HTTP/1.1 200")
+                except OSError:  # closed while the request was on its way
+                    return False
 
         wait_until(is_let_in)
         first[2].close()
