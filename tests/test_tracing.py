@@ -185,7 +185,7 @@ assert not [m for m in sys.modules if m.startswith("opentelemetry.")]
 
 
 async def test_through_http_to_a_worker(ahg: headgate.AsyncHeadgate, spans: Spans) -> None:
-    stream = await ahg.stream("orders", create=True)
+    stream = await ahg.stream("orders", create=True, lanes=1)
     billing = await stream.consumer("billing", create=True)
     service = Service(ahg, Settings(auth=False))
     service.start()
@@ -225,7 +225,7 @@ async def _nothing(m: headgate.AsyncMessage) -> None:
 
 
 async def test_a_server_without_spans_passes_the_trace_on(ahg: headgate.AsyncHeadgate) -> None:
-    await ahg.stream("orders", create=True)
+    await ahg.stream("orders", create=True, lanes=1)
     service = Service(ahg, Settings(auth=False))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://test") as http:
         for given in ({"traceparent": CALLERS}, {"traceparent": "00-zz"}, {"traceparent": CALLERS[:-2] + "0é"}, {}):

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
@@ -26,7 +27,7 @@ def is_on() -> bool:
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None or not hasattr(trace, "use_span"):  # it is being imported at this moment
         return False
-    return not isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
+    return type(trace.get_tracer_provider()) not in (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
 
 def ids() -> tuple[str, str] | None:
@@ -118,7 +119,7 @@ def received(stream: str, consumer: str, messages: Iterable[Any], began: int) ->
     from opentelemetry import trace
 
     headers = [m.headers for m in messages]
-    span = trace.get_tracer("headgate").start_span(
+    span = _tracer().start_span(
         f"receive {stream}",
         kind=trace.SpanKind.CLIENT,
         attributes={
@@ -187,7 +188,7 @@ def _active(
     """A span around a block. With a `parent` (headers) it continues the trace that these name, or begins one."""
     from opentelemetry import context, trace
 
-    span = trace.get_tracer("headgate").start_span(
+    span = _tracer().start_span(
         name,
         context=None if parent is None else _extract(parent, context.Context()),
         kind=trace.SpanKind[kind],
@@ -217,6 +218,22 @@ def _about(operation: str, kind: str, stream: str, consumer: str | None = None) 
     return about if consumer is None else {**about, "messaging.consumer.group.name": consumer}
 
 
+_known: tuple[Any, Any] = (None, None)  # the provider, and our tracer of it: to make one costs more than a span
+
+
+def _tracer() -> Any:
+    global _known
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    known, tracer = _known
+    if known is not provider:
+        tracer = provider.get_tracer("headgate")
+        _known = (provider, tracer)
+    return tracer
+
+
+@cache
 def _propagator() -> Any:
     # this one, whatever OTEL_PROPAGATORS says: what is in the headers is part of our interface
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
