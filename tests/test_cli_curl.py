@@ -27,7 +27,8 @@ ROUTES = {
     ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
     ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
     ("POST", "streams/{}/consumers/{}/dead/redrive"),
-    ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"),
+    ("GET", "streams/{}/consumers/{}/workers"),
+    ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"), ("GET", "audit"),
 }  # fmt: skip
 
 # command -> method, path with query, body
@@ -89,6 +90,8 @@ CALLS: dict[str, tuple[str, str, object]] = {
         {"name": "shop", "scopes": ["produce"], "streams": ["orders.>"], "lifetime_ms": 3600000},
     ),
     "token list": ("GET", "/api/tokens", None),
+    "consumer workers s c": ("GET", "/api/streams/s/consumers/c/workers", None),
+    "token audit --before 7": ("GET", "/api/audit?limit=100&before=7", None),
     "token remove hg_1": ("DELETE", "/api/tokens/hg_1", None),
 }  # fmt: skip
 

@@ -29,6 +29,7 @@ CALLS = {
     "select * from headgate.message_states('orders', 1)": MONITOR,
     "select * from headgate.dead_letters('orders', 'c')": MONITOR,
     "select * from headgate.doctor()": MONITOR,
+    "select * from headgate.vitals()": MONITOR,
     "select * from headgate.streams": MONITOR,
     "select * from headgate.consumers": MONITOR,
     "select * from headgate.deliveries": MONITOR,
@@ -55,6 +56,7 @@ CALLS = {
     "select headgate.revoke_token('hg_1')": OWNER,
     "select headgate.note_audit('me', null, 'GET /', 200)": OWNER,
     "select * from headgate.audit_log()": OWNER,
+    "select headgate.forget_audit('1 day')": OWNER,
     "select headgate.drop_consumer('orders', 'c')": OWNER,
     "select headgate.drop_stream('orders')": OWNER,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -11,7 +12,7 @@ from click.shell_completion import get_completion_class
 import headgate
 
 from .app import app
-from .call import Call, command
+from .call import Call, command, options
 from .complete import SHELLS
 from .exits import FAILED, NOTHING, OK
 from .output import say, talk
@@ -19,17 +20,57 @@ from .progress import each
 
 BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned", "channels", "idle", "active", "keys")
 
+UP = (
+    click.option(
+        "--host", default="127.0.0.1", show_default=True, envvar="HEADGATE_HOST", help="The address to listen on."
+    ),
+    click.option(
+        "--port", type=int, default=7376, show_default=True, envvar="HEADGATE_PORT",
+        help="The port to listen on; 0 takes a free one.",
+    ),
+    click.option(
+        "--no-auth", is_flag=True, envvar="HEADGATE_NO_AUTH",
+        help="Take requests without a token, from this machine alone.",
+    ),
+    click.option(
+        "--first-token/--no-first-token", default=True, show_default=True, envvar="HEADGATE_FIRST_TOKEN",
+        help="Have a token for administrators in a file; `headgate token add` makes others.",
+    ),
+    click.option(
+        "--connections", type=click.IntRange(min=1), default=24_000, show_default=True, envvar="HEADGATE_CONNECTIONS",
+        help="So many connections of callers at once; more are refused.",
+    ),
+    click.option(
+        "--audit-days", type=click.IntRange(0, 36_500), default=90, show_default=True, envvar="HEADGATE_AUDIT_DAYS",
+        help="How long administrative calls are remembered; 0 is for ever.",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+        envvar="HEADGATE_LOG_FORMAT", help="How the log on stderr is written: json is one object a line.",
+    ),
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True,
+        envvar="HEADGATE_LOG_LEVEL", help="What is logged: this and worse.",
+    ),
+    click.option(
+        "--access-log", is_flag=True, envvar="HEADGATE_ACCESS_LOG",
+        help="Log each request at level info; otherwise it is at level debug.",
+    ),
+)  # fmt: skip
+
 # Databases that connect() refuses; to the doctor that is a finding.
 UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew, headgate.ServerTooOld)
 
 
 @command(app, "up")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=int, default=7376, show_default=True, help="The port to listen on; 0 takes a free one.")
-@click.option("--no-auth", is_flag=True, help="Take requests without a token, from this machine alone.")
-def up(call: Call, host: str, port: int, no_auth: bool) -> int:
-    """Run Headgate: migrate, print the URLs of database and HTTP server, maintain and serve until stopped."""
+@options(UP)
+def up(call: Call, host: str, port: int, no_auth: bool, **more: Any) -> int:
+    """Run Headgate: migrate, print the URLs of database and HTTP server, maintain and serve until stopped.
+
+    Each option can be given in the environment, too: HEADGATE_PORT for `--port`, and so on.
+    """
     try:
+        from headgate.server import logs
         from headgate.server.run import Running, serve  # here, because no other command needs it
         from headgate.server.settings import Settings
     except ImportError as missing:
@@ -38,12 +79,24 @@ def up(call: Call, host: str, port: int, no_auth: bool) -> int:
         ) from missing
 
     def ready(running: Running) -> None:
-        facts = {"url": running.database_url, "http": running.url, "token_file": str(running.token_file or "")}
-        call.say(facts, f"{running.database_url}\n{running.url}")
-        if running.token_file is not None:
+        # stdout may be kept as a log is: a password has no business there
+        facts = {"url": logs.hide_secrets(running.database_url), "http": running.url}
+        facts["token_file"] = str(running.token_file or "")
+        call.say(facts, f"{facts['url']}\n{running.url}")
+        if running.token_file is not None and log_format == "text":
             talk(f"a token for administrators is in {running.token_file}")
 
-    serve(Settings(call.url, host=host, port=port, auth=not no_auth), ready)
+    log_format = more.pop("log_format")
+    logs.set_up(log_format, more.pop("log_level"))
+    days = more.pop("audit_days") or None
+    settings = Settings(call.url, host=host, port=port, auth=not no_auth, audit_days=days, **more)
+    try:
+        serve(settings, ready)
+    except Exception as error:
+        if log_format == "text":
+            raise
+        logs.say_last(error)
+        return FAILED
     return OK
 
 

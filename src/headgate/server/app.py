@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -12,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from .. import tracing
 from ..errors import Error
 from .auth import ANYBODY, Caller
 from .call import Call
@@ -21,12 +23,16 @@ from .routing import Route
 from .service import Service
 
 log = logging.getLogger("headgate.server")
+access = logging.getLogger("headgate.access")
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Answer = tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]  # status, content type, body, more headers
 
 _encode = msgspec.json.Encoder().encode
 JSON = b"application/json"
+UNTRACED = {"/healthz", "/readyz", "/metrics"}  # asked for every few seconds by programs
+_quiet = contextlib.nullcontext
 
 
 class App:
@@ -55,40 +61,61 @@ class App:
         began = perf_counter()
         headers = dict(scope["headers"])
         work = _Work(self.service, scope, headers, receive)
+        given = [h.decode("latin-1") if (h := headers.get(name)) else None for name in (b"traceparent", b"tracestate")]
+        with _quiet() if scope["path"] in UNTRACED else tracing.serving(scope["method"], *given) as span:
+            work.trace = span.carried if span is not None else tracing.passed_on(*given)
+            status, kind, body, more = await self._answer(work, scope)
+            if span is not None:
+                _describe(span, work, scope, status)
+            seconds = perf_counter() - began - work.waited
+            self._log(work, scope, status, seconds)
+        # Who has no token leaves no note: else anybody could fill the log.
+        if work.is_administrative and work.caller is not None:
+            address = scope["client"][0] if scope.get("client") else None
+            await self.service.audit(work.caller, address, f"{scope['method']} {scope['path']}", status)
+        route, method = (work.route.path, scope["method"]) if work.route else ("-", "-")
+        self.service.metrics.request(route, method, status, seconds)
+        length = str(len(body)).encode()
+        # a GET may receive messages: nothing on the way may answer it from memory
+        all_headers = [(b"content-type", kind), (b"content-length", length), (b"cache-control", b"no-store"), *more]
+        await send({"type": "http.response.start", "status": status, "headers": all_headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(self, work: _Work, scope: MutableMapping[str, Any]) -> Answer:
         try:
-            status, kind, body, more = await work.answer()
+            return await work.answer()
         except Problem as p:
-            status, kind, body, more = _problem(p)
+            return _problem(p)
         except Error as error:
             if work.path:
                 self.service.forget(error, work.path.get("stream"), work.path.get("consumer"))
             found = problem(error)
             if found.status == 500:
                 log.exception("%s %s failed", scope["method"], scope["path"])
-            status, kind, body, more = _problem(found)
+            return _problem(found)
         except TimeoutError:
             hint = "whether it was done is not known; send messages with an id, and repeat the call"
-            status, kind, body, more = _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
+            return _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            status, kind, body, more = _problem(
-                Problem(500, "internal", "something went wrong in the server", "look in the server's log")
-            )
+            return _problem(Problem(500, "internal", "something went wrong in the server", "look in the server's log"))
         finally:
             work.close()
-        # Who has no token leaves no note: else anybody could fill the log.
-        if work.is_administrative and work.caller is not None:
-            address = scope["client"][0] if scope.get("client") else None
-            await self.service.audit(work.caller, address, f"{scope['method']} {scope['path']}", status)
-        self.service.metrics.request(
-            work.route.path if work.route else "-", scope["method"] if work.route else "-", status,
-            perf_counter() - began - work.waited,
-        )  # fmt: skip
-        length = str(len(body)).encode()
-        # a GET may receive messages: nothing on the way may answer it from memory
-        all_headers = [(b"content-type", kind), (b"content-length", length), (b"cache-control", b"no-store"), *more]
-        await send({"type": "http.response.start", "status": status, "headers": all_headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _log(self, work: _Work, scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
+        """The line of the access log. The route, not the path: and of the token only its id."""
+        level = logging.INFO if self.service.settings.access_log else logging.DEBUG
+        if access.isEnabledFor(level):
+            route = work.route.path if work.route else "-"
+            fields = {
+                "method": scope["method"][:20],
+                "route": route,
+                "status": status,
+                "ms": round(seconds * 1000, 3),
+                "waited_ms": round(work.waited * 1000, 3),
+                "token": work.caller.id if work.caller else None,
+            }
+            access.log(level, "%s %s %s", fields["method"], route, status, extra=fields)
 
 
 class _Work:
@@ -107,6 +134,7 @@ class _Work:
         self.caller: Caller | None = None
         self.route: Route | None = None
         self.path: dict[str, str] = {}
+        self.trace: tracing.Carried | None = None  # for messages that are sent
 
     @property
     def waited(self) -> float:
@@ -117,7 +145,7 @@ class _Work:
         route = self.route
         return route is not None and route.scope == "admin" and route.method != "GET"
 
-    async def answer(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+    async def answer(self) -> Answer:
         service, scope = self._service, self._scope
         raw_path = scope.get("raw_path") or scope["path"].encode()
         route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
@@ -133,6 +161,7 @@ class _Work:
             body = await self._body(route)
             self._call = Call(service, route, caller, self.path, query, body, self._receive)
             self._call.limit = limit
+            self._call.trace = self.trace
             data = await route.handler(self._call)
         if isinstance(route.answer, str):
             return route.status, route.answer.encode(), data, []
@@ -197,6 +226,20 @@ class _Work:
         self._service.bodies.leave(self._held)
 
 
+def _describe(span: tracing.Span, work: _Work, scope: MutableMapping[str, Any], status: int) -> None:
+    about: dict[str, Any] = {"http.response.status_code": status, "url.path": scope["path"]}
+    if work.route is not None:
+        span.rename(f"{scope['method']} {work.route.path}")
+        about["http.route"] = work.route.path
+    if "stream" in work.path:
+        about |= {"messaging.system": "headgate", "messaging.destination.name": work.path["stream"]}
+    if "consumer" in work.path:
+        about["messaging.consumer.group.name"] = work.path["consumer"]
+    span.tell(about)
+    if status >= 500:
+        span.fail(str(status))
+
+
 def _query(route: Route, query_string: bytes) -> Any:
     if route.query is None:
         if query_string:
@@ -218,7 +261,7 @@ def _query(route: Route, query_string: bytes) -> Any:
         raise Problem(422, "invalid_query", str(error), "GET /openapi.json has the parameters") from None
 
 
-def _problem(p: Problem) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+def _problem(p: Problem) -> Answer:
     headers: list[tuple[bytes, bytes]] = []
     if p.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(p.retry_after))).encode()))

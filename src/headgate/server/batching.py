@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from .. import statements
@@ -41,6 +43,7 @@ class Grouper(Generic[Item, Result]):
         parallel: int = 2,
         linger: float = LINGER,
         unclaimed: Callable[[Any, Result], None] = lambda key, result: None,
+        timed: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._commit = commit
         self._weigh = weigh
@@ -48,6 +51,7 @@ class Grouper(Generic[Item, Result]):
         self._parallel = parallel
         self._linger = linger
         self._unclaimed = unclaimed  # told of what nobody waits for any more
+        self._timed = timed  # told how long each commit took
         self._waiting: dict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = {}
         self._running: dict[Hashable, int] = {}
         self._company: dict[Hashable, int] = {}  # how many calls the last group of a key had
@@ -101,7 +105,9 @@ class Grouper(Generic[Item, Result]):
         self.groups += 1
         self.calls += len(group)
         try:
+            began = perf_counter()
             results = await self._commit(key, [item for item, _ in group])
+            self._timed(perf_counter() - began)
         except Error as error:
             # A lost connection leaves open whether it was committed: trying again could do it twice.
             if len(group) == 1 or isinstance(error, ConnectionFailed):
@@ -157,16 +163,30 @@ class Batching:
     """The groups of sends by stream, and of acks and receives by consumer."""
 
     def __init__(
-        self, hg: AsyncHeadgate, *, on: bool, seconds: float, published: Callable[[str, Sequence[int]], None]
+        self,
+        hg: AsyncHeadgate,
+        *,
+        on: bool,
+        seconds: float,
+        published: Callable[[str, Sequence[int]], None],
+        timed: Callable[[str, float], None] = lambda what, seconds: None,
     ) -> None:
         self._hg = hg
         self._on = on
         self._seconds = seconds
         self._published = published
-        self.sends: Grouper[Sending, list[int]] = Grouper(self._send, _weight, most=SEND_GROUP)
-        self.acks: Grouper[list[str], tuple[int, int]] = Grouper(self._ack, len, most=ACK_GROUP, parallel=1)
+        self.sends: Grouper[Sending, list[int]] = Grouper(
+            self._send, _weight, most=SEND_GROUP, timed=partial(timed, "send")
+        )
+        self.acks: Grouper[list[str], tuple[int, int]] = Grouper(
+            self._ack, len, most=ACK_GROUP, parallel=1, timed=partial(timed, "ack")
+        )
         self.receives: Grouper[Receiving, list[AsyncMessage]] = Grouper(
-            self._receive, lambda r: r.wanted, most=RECEIVE_GROUP, unclaimed=self._release
+            self._receive,
+            lambda r: r.wanted,
+            most=RECEIVE_GROUP,
+            unclaimed=self._release,
+            timed=partial(timed, "receive"),
         )
         self._releases: set[asyncio.Task[None]] = set()
 

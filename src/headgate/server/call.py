@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from .. import tracing
 from .auth import Caller
 from .routing import Route
 from .service import Service
@@ -14,7 +15,7 @@ from .service import Service
 class Call:
     """A request whose caller, path, query and body have been checked."""
 
-    __slots__ = ("_gone", "_receive", "body", "caller", "limit", "path", "query", "route", "service", "waited")
+    __slots__ = ("_gone", "_receive", "body", "caller", "limit", "path", "query", "route", "service", "trace", "waited")
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class Call:
         self.query = query
         self.body = body
         self.limit: asyncio.Timeout | None = None  # of the work on it
+        self.trace: tracing.Carried | None = None  # the headers that messages without a trace of their own get
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive
         self._gone: asyncio.Task[Any] | None = None

@@ -6,6 +6,7 @@ import asyncio
 import re
 from time import perf_counter
 
+from .. import tracing
 from ..aio import AsyncConsumer, AsyncMessage
 from ..errors import Error
 from .answers import Acked, Delivery, Extended, Message, Nacked
@@ -100,6 +101,10 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     if not messages and q.wait_ms:
         messages = await _wait(call, consumer, mark)
     call.service.metrics.count("delivered", call.stream, call.consumer, len(messages))
+    if messages:
+        first = (m.created_at for m in messages if m.attempt == 1)
+        call.service.metrics.delivered(call.stream, call.consumer, first)
+        tracing.link(m.headers for m in messages)
     if len(messages) == q.batch_size:  # there may be more
         polling.stirred(call.stream, call.consumer)
     return [

@@ -17,6 +17,8 @@ from ..aio import AsyncHeadgate
 from ..errors import Error
 from ..maintenance import AsyncMaintenance
 from .app import App
+from .doors import door
+from .exporting import export_traces
 from .service import Service
 from .settings import Settings
 
@@ -32,8 +34,12 @@ def serve(settings: Settings, ready: Callable[[Running], None] | None = None) ->
         import uvloop
 
         loop = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(_serve(settings, ready))
+    last_spans = export_traces()
+    try:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(_serve(settings, ready))
+    finally:
+        last_spans()
 
 
 class Running:
@@ -113,14 +119,14 @@ async def _listen(
     hg: AsyncHeadgate, settings: Settings, stop: asyncio.Event, ready: Callable[[Running], None] | None
 ) -> None:
     service = Service(hg, settings)
-    token_file = (settings.token_file or settings.home / "token") if settings.auth else None
+    token_file = (settings.token_file or settings.home / "token") if settings.auth and settings.first_token else None
     if token_file is not None and await service.tokens.first_admin(token_file):
         log.info("made a token for administrators: it is in %s", token_file)
     config = uvicorn.Config(
         App(service),
         host=settings.host,
         port=settings.port,
-        http="httptools",
+        http=door(settings.connections, service.metrics),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -138,6 +144,7 @@ async def _listen(
             ready(Running(service, server, token_file))
 
     server = _Server(config, service, listening)
+    service.connections = lambda: len(server.server_state.connections)
     serving = asyncio.create_task(server.serve())
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,6 +168,7 @@ def main(argv: list[str] | None = None) -> None:
         port=int(port),
         auth=options.get("auth", "on") == "on",
         batching=options.get("batching", "on") == "on",
+        connections=int(options.get("connections", Settings.connections)),
         token_file=Path(options["token_file"]) if "token_file" in options else None,
     )
     serve(settings, lambda running: print(running.url, flush=True))  # noqa: T201 - what was asked for
