@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -129,7 +128,7 @@ class _Work:
             self.caller = caller = await self._authenticate()
             caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
-        async with asyncio.timeout(service.settings.timeout) as limit:
+        with service.deadlines.of_this_task() as limit:
             body = await self._body(route)
             self._call = Call(service, route, caller, self.path, query, body, self._receive)
             self._call.limit = limit

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .auth import Caller
+from .deadlines import Deadline
 from .routing import Route
 from .service import Service
 
@@ -32,7 +33,7 @@ class Call:
         self.path = path
         self.query = query
         self.body = body
-        self.limit: asyncio.Timeout | None = None  # of the work on it
+        self.limit: Deadline | None = None  # of the work on it
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive
         self._gone: asyncio.Task[Any] | None = None

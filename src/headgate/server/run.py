@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -17,6 +18,7 @@ from ..aio import AsyncHeadgate
 from ..errors import Error
 from ..maintenance import AsyncMaintenance
 from .app import App
+from .protocol import Protocol
 from .service import Service
 from .settings import Settings
 
@@ -120,7 +122,7 @@ async def _listen(
         App(service),
         host=settings.host,
         port=settings.port,
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -132,6 +134,11 @@ async def _listen(
         timeout_keep_alive=75,  # longer than the longest poll
         timeout_graceful_shutdown=LAST_REQUESTS,
     )
+
+    # What is loaded by now stays: without this the collector would look through it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
     def listening() -> None:
         if ready is not None:

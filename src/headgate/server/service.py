@@ -10,6 +10,7 @@ from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from .auth import Caller, Tokens
 from .batching import Batching
+from .deadlines import Deadlines
 from .limits import Gauge, Rates
 from .metrics import Metrics
 from .polling import Polling
@@ -34,6 +35,7 @@ class Service:
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
         self.rates = Rates()
+        self.deadlines = Deadlines(settings.timeout)
         self._consumers: dict[tuple[str, str], AsyncConsumer] = {}
 
     def start(self) -> None:
