@@ -66,8 +66,12 @@ class App:
                 log.exception("%s %s failed", scope["method"], scope["path"])
             status, kind, body, more = _problem(found)
         except TimeoutError:
-            hint = "whether it was done is not known; send messages with an id, and repeat the call"
-            status, kind, body, more = _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
+            if work.is_reading:  # the rest of the body may still come: nothing else can be sent on this connection
+                found = Problem(408, "too_slow", "the request's body did not come in time", "send it without a break")
+                status, kind, body, more = _problem(found)
+                more.append((b"connection", b"close"))
+            else:
+                status, kind, body, more = _problem(_took_too_long())
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             status, kind, body, more = _problem(
@@ -103,6 +107,7 @@ class _Work:
         self._call: Call | None = None
         self._held = 0  # bytes
         self._is_in_work = False
+        self.is_reading = False  # the body
         self.caller: Caller | None = None
         self.route: Route | None = None
         self.path: dict[str, str] = {}
@@ -152,6 +157,7 @@ class _Work:
         if length > self._service.settings.body_limit:
             raise self._too_large()
         parts: list[bytes] = []
+        self.is_reading = True
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -165,6 +171,7 @@ class _Work:
                 raise self._too_large()
             if not message.get("more_body"):
                 break
+        self.is_reading = False
         if route.decode_body is None:
             return None  # what is sent along with a GET or DELETE is nobody's concern
         content = b"".join(parts)
@@ -215,6 +222,11 @@ def _query(route: Route, query_string: bytes) -> Any:
         raise Problem(400, "bad_query", "the query is not UTF-8", "encode it as UTF-8, then in percents") from None
     except msgspec.ValidationError as error:
         raise Problem(422, "invalid_query", str(error), "GET /openapi.json has the parameters") from None
+
+
+def _took_too_long() -> Problem:
+    hint = "whether it was done is not known; send messages with an id, and repeat the call"
+    return Problem(503, "timeout", "it took too long", hint, 1.0)
 
 
 def _problem(p: Problem) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 HEAD_BYTES = 64 * 1024  # of a request: its line and its headers
-HEAD_SECONDS = 20.0  # from its first byte (or the connection's beginning) to its last
 
 
 class Joined:
@@ -49,7 +49,72 @@ class Joined:
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection.
+
+    A request's head has a limit of bytes and of time; that of its body is the application's matter.
+    """
+
+    _is_in_head = False
+    _head_bytes = 0
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if self._is_in_head and was_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(431, "head_too_large", f"the request's head is larger than {HEAD_BYTES} bytes")
+        # Most requests come whole, and need no timer.
+        if self._timer is None and self._is_waiting and self.timeout_keep_alive_task is None:
+            self._arm()
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._disarm()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "bad_request", "this is no HTTP request")
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether nothing is in work here: a head is to come, or its rest, or the rest of a body nobody reads."""
+        return self._is_in_head or self.cycle is None or self.cycle.response_complete
+
+    def _arm(self) -> None:
+        self._timer = self.loop.call_later(self.config.app.service.settings.head_timeout, self._too_slow)  # type: ignore[union-attr]
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self._is_in_head and (self.cycle is None or self.cycle.response_complete):
+            self._refuse(408, "too_slow", "the request's head did not come in time")
+        elif self._is_waiting:
+            self.transport.close()
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answers what is not worth a request, and hangs up."""
+        if self.transport.is_closing():
+            return
+        body = msgspec.json.encode({"error": {"code": code, "message": message, "hint": None}})
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()

@@ -168,6 +168,8 @@ def main(argv: list[str] | None = None) -> None:
         port=int(port),
         auth=options.get("auth", "on") == "on",
         batching=options.get("batching", "on") == "on",
+        head_timeout=float(options.get("head_timeout", Settings.head_timeout)),
+        timeout=float(options.get("timeout", Settings.timeout)),
         token_file=Path(options["token_file"]) if "token_file" in options else None,
     )
     serve(settings, lambda running: print(running.url, flush=True))  # noqa: T201 - what was asked for

@@ -31,6 +31,7 @@ class Settings:
     in_work: int = 4000  # requests at once, those that wait for messages apart
     waiting: int = 20_000  # polls at once that wait for messages
     rate_limit: int | None = None  # requests a second of each token without a limit of its own
+    head_timeout: float = 20.0  # seconds for the head of a request to come
     timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
 
     def __post_init__(self) -> None:
