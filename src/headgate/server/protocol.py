@@ -93,7 +93,7 @@ class Protocol(HttpToolsProtocol):
     @property
     def _is_waiting(self) -> bool:
         """Whether nothing is in work here: a head is to come, or its rest, or the rest of a body nobody reads."""
-        return self._is_in_head or self.cycle is None or self.cycle.response_complete
+        return self._is_in_head or self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     def _arm(self) -> None:
         self._timer = self.loop.call_later(self.config.app.service.settings.head_timeout, self._too_slow)  # type: ignore[union-attr]
@@ -105,7 +105,7 @@ class Protocol(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         self._timer = None
-        if self._is_in_head and (self.cycle is None or self.cycle.response_complete):
+        if self._is_in_head and (self.cycle is None or self.cycle.response_complete):  # type: ignore[redundant-expr]
             self._refuse(408, "too_slow", "the request's head did not come in time")
         elif self._is_waiting:
             self.transport.close()

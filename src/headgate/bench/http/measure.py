@@ -41,7 +41,7 @@ class HttpPlan:
         if factor == 1:
             return self
         return replace(
-            self, rounds=1, seconds=max(0.2, self.seconds * factor), wakes=max(10, int(self.wakes * factor)),
+            self, rounds=1, seconds=max(0.5, self.seconds * factor), wakes=max(10, int(self.wakes * factor)),
             polls=max(20, int(self.polls * factor)),
         )  # fmt: skip
 
@@ -57,6 +57,7 @@ class HttpBench:
     database: str
     plan: HttpPlan
     home: Path  # where the servers keep their token
+    server: Replica
     clients: Crew
     sdk: Crew
 
@@ -70,7 +71,7 @@ class HttpBench:
         return name
 
     def replica(self, *, batching: bool = True) -> AbstractContextManager[Replica]:
-        """Starts a server. None runs that a benchmark does not need: it too has connections, and maintains."""
+        """Another server, as long as a benchmark needs it: it too has connections, and maintains."""
         return replica(self.database, self.home, batching=batching)
 
     def run(self, load: Load) -> Found:
@@ -82,12 +83,12 @@ class HttpBench:
 def traffic(bench: HttpBench) -> list[Result]:
     """Messages a second that come through: sent by some clients, and received and acked by others for each consumer."""
     stream = bench.stream(*CONSUMERS)
-    with bench.replica() as server:
-        load = Load(
-            "traffic", server.url, server.token, stream, seconds=bench.plan.seconds, batch=BATCH,
-            publishers=PUBLISHERS, receivers=(CLIENTS - PUBLISHERS) // len(CONSUMERS), consumers=CONSUMERS,
-        )  # fmt: skip
-        rounds = [bench.run(load) for _ in range(bench.plan.rounds)]
+    server = bench.server
+    load = Load(
+        "traffic", server.url, server.token, stream, seconds=bench.plan.seconds, batch=BATCH,
+        publishers=PUBLISHERS, receivers=(CLIENTS - PUBLISHERS) // len(CONSUMERS), consumers=CONSUMERS,
+    )  # fmt: skip
+    rounds = [bench.run(load) for _ in range(bench.plan.rounds)]
     figures = {"published": median(r.published for r in rounds)}
     for i, name in enumerate(CONSUMERS):
         figures[f"delivered to {name}"] = median(r.delivered[i] for r in rounds)
@@ -102,9 +103,9 @@ def single(bench: HttpBench) -> list[Result]:
     found: dict[str, list[float]] = {"headgate": [], "baseline": [], "sdk": []}
     stream, seconds = bench.stream(), bench.plan.seconds
     place = Place("headgate", bench.database, bench.stream("workers"))
-    with bench.replica() as batching, bench.replica(batching=False) as plain:
+    with bench.replica(batching=False) as plain:
         for _ in range(bench.plan.rounds):
-            for name, server in (("headgate", batching), ("baseline", plain)):
+            for name, server in (("headgate", bench.server), ("baseline", plain)):
                 load = Load("single", server.url, server.token, stream, seconds=seconds, publishers=CLIENTS)
                 found[name].append(bench.run(load).published)
             found["sdk"].append(_sdk(bench, place, 1))
@@ -125,14 +126,14 @@ def probe(bench: HttpBench) -> list[Result]:
     """Batches sent over HTTP, beside the same batches sent straight through the SDK."""
     place = Place("headgate", bench.database, bench.stream("workers"))
     http, sdk = [], []
-    with bench.replica() as server:
-        load = Load(
-            "single", server.url, server.token, bench.stream(), seconds=bench.plan.seconds, batch=BATCH,
-            publishers=CLIENTS,
-        )  # fmt: skip
-        for _ in range(bench.plan.rounds):
-            http.append(bench.run(load).published)
-            sdk.append(_sdk(bench, place, BATCH))
+    server = bench.server
+    load = Load(
+        "single", server.url, server.token, bench.stream(), seconds=bench.plan.seconds, batch=BATCH,
+        publishers=CLIENTS,
+    )  # fmt: skip
+    for _ in range(bench.plan.rounds):
+        http.append(bench.run(load).published)
+        sdk.append(_sdk(bench, place, BATCH))
     found = {"headgate": median(http), "baseline": median(sdk)}
     params: dict[str, int | str] = {"batch": BATCH, "clients": CLIENTS, "connections": SDK_CONNECTIONS}
     return [compare("probe", params, found, unit="msg/s", against="baseline")]
@@ -141,7 +142,8 @@ def probe(bench: HttpBench) -> list[Result]:
 def wake(bench: HttpBench) -> list[Result]:
     """Milliseconds from the answer of a publish to the answer of a poll that waited for it."""
     results = []
-    with bench.replica() as server, bench.replica() as other:
+    server = bench.server
+    with bench.replica() as other:
         for through, sender in (("same", server), ("other", other)):
             load = Load(
                 "wake", server.url, server.token, bench.stream("waiter"), consumers=("waiter",),
@@ -160,12 +162,12 @@ def polls(bench: HttpBench) -> list[Result]:
     count = bench.plan.polls
     consumers = tuple(f"c{i}" for i in range(10))
     bench.sdk.release()
-    with bench.replica() as server:
-        load = Load(
-            "hold", server.url, server.token, bench.stream(*consumers), seconds=0.5, consumers=consumers,
-            count=count, database=bench.database, pid=server.pid,
-        )  # fmt: skip
-        found = bench.run(load)
+    server = bench.server
+    load = Load(
+        "hold", server.url, server.token, bench.stream(*consumers), seconds=0.5, consumers=consumers,
+        count=count, database=bench.database, pid=server.pid,
+    )  # fmt: skip
+    found = bench.run(load)
     params: dict[str, int | str] = {"waiting": count}
     return [
         Result("polls", {"figure": "memory", **params}, "MB", found.memory / 2**20, target=300,

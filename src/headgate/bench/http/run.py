@@ -24,6 +24,7 @@ from ..server import databases_on, temporary_server
 from .load import work
 from .measure import BENCHMARKS, FULL, QUICK, HttpBench, HttpPlan
 from .page import HTTP_PAGE
+from .replicas import replica
 
 
 def http(
@@ -57,7 +58,8 @@ def run(names: Iterable[str], plan: HttpPlan, *, database: str | None, talk: Cal
         described = machine(server.settings)
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
         clients, sdk = stack.enter_context(Crew(work)), stack.enter_context(Crew())
-        bench = HttpBench(server.headgate_url, plan, home, clients, sdk)
+        first = stack.enter_context(replica(server.headgate_url, home))
+        bench = HttpBench(server.headgate_url, plan, home, first, clients, sdk)
         for name in names:
             start = time.monotonic()
             results += BENCHMARKS[name](bench)
