@@ -1,4 +1,4 @@
-"""The time that requests have, with one timer for all of them: one for each would be a tenth of the work."""
+"""The time that requests have, with one timer for all of them: one for each costs more than it should."""
 
 from __future__ import annotations
 
