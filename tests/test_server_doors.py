@@ -1,8 +1,7 @@
-"""Connections of callers: beyond the limit they are refused, and silent ones do not keep their place."""
+"""Connections of callers: beyond the limit they are refused."""
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import socket
 from collections.abc import Iterator
@@ -10,13 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import uvicorn
-from clients import until
 from conftest import wait_until
 from servers import Replica, replica
 
-from headgate.server.doors import RESERVED, door
-from headgate.server.metrics import Metrics
+from headgate.server.protocol import RESERVED, most_connections
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -76,36 +72,7 @@ def test_too_many_connections(server: Replica) -> None:
     assert "headgate_http_connections 1\n" in text
 
 
-async def app(scope: dict[str, object], receive: object, send: object) -> None:
-    await send({"type": "http.response.start", "status": 204, "headers": []})  # type: ignore[operator]
-    await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
-
-
-async def test_silent_connections_are_closed() -> None:
-    config = uvicorn.Config(
-        app, port=0, http=door(10, Metrics(), patience=0.2), lifespan="off", log_config=None, timeout_keep_alive=30
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    for begun in (b"", b"GET / HTTP/1.1\r\nhost:", HEALTH + b"GET / HT"):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(begun)
-        got = await asyncio.wait_for(reader.read(), 10)
-        assert got.startswith(b"HTTP/1.1 204") == begun.startswith(HEALTH)
-        writer.close()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(HEALTH)
-    await reader.readuntil(b"\r\n\r\n")
-    with pytest.raises(TimeoutError):  # one that has made a request may keep still as long as uvicorn says
-        await asyncio.wait_for(reader.read(1), 0.5)
-    writer.close()
-    server.should_exit = True
-    await serving
-
-
 def test_no_more_than_there_are_files() -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert door(10, Metrics()).most == 10
-    assert door(2**40, Metrics()).most == files - RESERVED
+    assert most_connections(10) == 10
+    assert most_connections(2**40) == files - RESERVED

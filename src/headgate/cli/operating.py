@@ -20,6 +20,8 @@ from .progress import each
 
 BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned", "channels", "idle", "active", "keys")
 
+HTTP = "http"  # has benchmarks of its own
+
 UP = (
     click.option(
         "--host", default="127.0.0.1", show_default=True, envvar="HEADGATE_HOST", help="The address to listen on."
@@ -136,17 +138,26 @@ def doctor(call: Call) -> int:
 
 
 @command(app, "bench")
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice(BENCHMARKS))
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice((*BENCHMARKS, HTTP)))
 @click.option("--quick", is_flag=True, help="Short rounds: some minutes in all.")
 @click.option("--report", metavar="DIR", type=click.Path(path_type=Path), help="Write README.md and plots there.")
 @click.option("--only-headgate", is_flag=True, help="Leave pgmq and COPY out.")
 @click.option("--check", is_flag=True, help=f"Exit with {NOTHING} when a target is missed.")
 @click.option("--scale", type=float, default=1.0, hidden=True)  # for tests
 def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
-    """Measure Headgate beside pgmq and a raw COPY: all benchmarks, or those called NAME."""
-    from headgate.bench import command as benchmarks  # here, because no other command needs it
+    """Measure Headgate beside pgmq and a raw COPY: all benchmarks, or those called NAME.
 
+    `headgate bench http` measures the HTTP server instead, under the load of 50 clients on this machine.
+    """
     args = argparse.Namespace(names=names, json=call.json, database=call.named_url, **options)
+    if HTTP in names:
+        if len(names) > 1:
+            raise click.UsageError(f"{HTTP} is measured by itself: leave the other names out")
+        from headgate.bench.http import run as of_http  # here, because no other command needs it
+
+        return of_http.http(args, say=say, talk=talk, watch=lambda names: each(names, "bench http"))
+    from headgate.bench import command as benchmarks
+
     return benchmarks.bench(args, say=say, talk=talk, watch=lambda names: each(names, "bench"))
 
 

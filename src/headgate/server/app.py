@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -94,8 +93,13 @@ class App:
                 log.exception("%s %s failed", scope["method"], scope["path"])
             return _problem(found)
         except TimeoutError:
-            hint = "whether it was done is not known; send messages with an id, and repeat the call"
-            return _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
+            if not work.is_reading:
+                hint = "whether it was done is not known; send messages with an id, and repeat the call"
+                return _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
+            # the rest of the body may still come: nothing else can be sent on this connection
+            found = Problem(408, "too_slow", "the request's body did not come in time", "send it without a break")
+            status, kind, body, more = _problem(found)
+            return status, kind, body, [*more, (b"connection", b"close")]
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             return _problem(Problem(500, "internal", "something went wrong in the server", "look in the server's log"))
@@ -131,6 +135,7 @@ class _Work:
         self._call: Call | None = None
         self._held = 0  # bytes
         self._is_in_work = False
+        self.is_reading = False  # the body
         self.caller: Caller | None = None
         self.route: Route | None = None
         self.path: dict[str, str] = {}
@@ -157,7 +162,7 @@ class _Work:
             self.caller = caller = await self._authenticate()
             caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
-        async with asyncio.timeout(service.settings.timeout) as limit:
+        with service.deadlines.of_this_task() as limit:
             body = await self._body(route)
             self._call = Call(service, route, caller, self.path, query, body, self._receive)
             self._call.limit = limit
@@ -182,6 +187,7 @@ class _Work:
         if length > self._service.settings.body_limit:
             raise self._too_large()
         parts: list[bytes] = []
+        self.is_reading = True
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -195,6 +201,7 @@ class _Work:
                 raise self._too_large()
             if not message.get("more_body"):
                 break
+        self.is_reading = False
         if route.decode_body is None:
             return None  # what is sent along with a GET or DELETE is nobody's concern
         content = b"".join(parts)

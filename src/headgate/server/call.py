@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import tracing
 from .auth import Caller
+from .deadlines import Deadline
 from .routing import Route
 from .service import Service
 
@@ -33,8 +34,8 @@ class Call:
         self.path = path
         self.query = query
         self.body = body
-        self.limit: asyncio.Timeout | None = None  # of the work on it
         self.trace: tracing.Carried | None = None  # the headers that messages without a trace of their own get
+        self.limit: Deadline | None = None  # of the work on it
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive
         self._gone: asyncio.Task[Any] | None = None

@@ -128,13 +128,13 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
         while not messages and (left := until - loop.time()) > 0:
             began = perf_counter()
             if call.limit is not None:
-                call.limit.reschedule(None)
+                call.limit.pause()
             woken = await polling.wait(call.stream, key, q.batch_size, mark, left, call.gone)
             call.waited += perf_counter() - began
             if not woken:
                 break
             if call.limit is not None:
-                call.limit.reschedule(loop.time() + service.settings.timeout)
+                call.limit.start()
             mark = polling.mark(call.stream, key)
             messages = await service.batching.receive(consumer, q.batch_size, [], q.worker)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -17,8 +18,8 @@ from ..aio import AsyncHeadgate
 from ..errors import Error
 from ..maintenance import AsyncMaintenance
 from .app import App
-from .doors import door
 from .exporting import export_traces
+from .protocol import Protocol
 from .service import Service
 from .settings import Settings
 
@@ -126,7 +127,7 @@ async def _listen(
         App(service),
         host=settings.host,
         port=settings.port,
-        http=door(settings.connections, service.metrics),
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -138,6 +139,11 @@ async def _listen(
         timeout_keep_alive=75,  # longer than the longest poll
         timeout_graceful_shutdown=LAST_REQUESTS,
     )
+
+    # What is loaded by now stays: without this the collector would look through it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
     def listening() -> None:
         if ready is not None:
@@ -169,6 +175,8 @@ def main(argv: list[str] | None = None) -> None:
         auth=options.get("auth", "on") == "on",
         batching=options.get("batching", "on") == "on",
         connections=int(options.get("connections", Settings.connections)),
+        head_timeout=float(options.get("head_timeout", Settings.head_timeout)),
+        timeout=float(options.get("timeout", Settings.timeout)),
         token_file=Path(options["token_file"]) if "token_file" in options else None,
     )
     serve(settings, lambda running: print(running.url, flush=True))  # noqa: T201 - what was asked for

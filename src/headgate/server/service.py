@@ -12,9 +12,11 @@ from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from .auth import Caller, Tokens
 from .batching import Batching
+from .deadlines import Deadlines
 from .limits import Gauge, Rates
 from .metrics import Metrics
 from .polling import Polling
+from .protocol import most_connections
 from .settings import Settings
 
 log = logging.getLogger("headgate.server")
@@ -39,7 +41,9 @@ class Service:
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
         self.rates = Rates()
+        self.most_connections = most_connections(settings.connections)
         self.connections: Callable[[], int] = lambda: 0  # how many callers are connected; who listens knows
+        self.deadlines = Deadlines(settings.timeout)
         self._consumers: dict[tuple[str, str], AsyncConsumer] = {}
         self._forgetting: asyncio.Task[None] | None = None
 

@@ -35,6 +35,7 @@ class Settings:
     connections: int = 24_000  # of callers at once, idle ones included
     access_log: bool = False  # a line at level info for each request; else it has level debug
     audit_days: int | None = 90  # how long administrative calls are remembered; None: for ever
+    head_timeout: float = 20.0  # seconds for the head of a request to come
     timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
 
     def __post_init__(self) -> None:
