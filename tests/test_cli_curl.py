@@ -27,8 +27,9 @@ ROUTES = {
     ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
     ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
     ("POST", "streams/{}/consumers/{}/dead/redrive"),
-    ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"),
     ("POST", "sources"), ("GET", "sources"), ("GET", "sources/{}"), ("PATCH", "sources/{}"), ("DELETE", "sources/{}"),
+    ("GET", "streams/{}/consumers/{}/workers"),
+    ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"), ("GET", "audit"),
 }  # fmt: skip
 
 # command -> method, path with query, body
@@ -124,6 +125,8 @@ CALLS: dict[str, tuple[str, str, object]] = {
         "PATCH", "/api/streams/s/consumers/c", {"push": None, "max_waiting": None},
     ),
     "token list": ("GET", "/api/tokens", None),
+    "consumer workers s c": ("GET", "/api/streams/s/consumers/c/workers", None),
+    "token audit --before 7": ("GET", "/api/audit?limit=100&before=7", None),
     "token remove hg_1": ("DELETE", "/api/tokens/hg_1", None),
 }  # fmt: skip
 

@@ -29,6 +29,7 @@ CALLS = {
     "select * from headgate.message_states('orders', 1)": MONITOR,
     "select * from headgate.dead_letters('orders', 'c')": MONITOR,
     "select * from headgate.doctor()": MONITOR,
+    "select * from headgate.vitals()": MONITOR,
     "select * from headgate.streams": MONITOR,
     "select * from headgate.consumers": MONITOR,
     "select * from headgate.deliveries": MONITOR,
@@ -63,6 +64,7 @@ CALLS = {
     "select headgate.alter_source('in', settings => '{}')": OWNER,
     "select headgate.drop_source('in')": OWNER,
     "select * from headgate.source_settings('in')": OWNER,
+    "select headgate.forget_audit('1 day')": OWNER,
     "select headgate.drop_consumer('orders', 'c')": OWNER,
     "select headgate.drop_stream('orders')": OWNER,
 }

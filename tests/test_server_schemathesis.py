@@ -23,6 +23,7 @@ from headgate.server.routes import ROUTES
 from headgate.server.routing import Route
 
 EXAMPLES = int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20"))  # of each route
+MANY_EXAMPLES = 250
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # what each operation is tried with, besides random values: names that exist
@@ -47,13 +48,26 @@ def api(server: Replica) -> schemathesis.BaseSchema:
 
 @pytest.mark.parametrize("route", ROUTES.all, ids=lambda r: r.name)
 def test_random_requests(api: schemathesis.BaseSchema, server: Replica, route: Route) -> None:
+    try_route(api, server, route, EXAMPLES, is_same_each_time=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ROUTES.all, ids=lambda r: r.name)
+def test_thousands_of_random_requests(api: schemathesis.BaseSchema, server: Replica, route: Route) -> None:
+    """Other ones each time: a failure prints the request as a curl line."""
+    try_route(api, server, route, MANY_EXAMPLES, is_same_each_time=False)
+
+
+def try_route(
+    api: schemathesis.BaseSchema, server: Replica, route: Route, examples: int, *, is_same_each_time: bool
+) -> None:
     operation = api[route.path][route.method]
 
     @given(case=operation.as_strategy())
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
-        derandomize=True,
+        derandomize=is_same_each_time,
         database=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),

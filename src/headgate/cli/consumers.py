@@ -186,6 +186,19 @@ def resume(call: Call, stream: str | None, consumer: str | None) -> None:
         call.say({"paused": False}, consumer)
 
 
+@command(consumers, "workers", curl=True)
+@consumer_arguments
+def workers(call: Call, stream: str | None, consumer: str | None) -> None:
+    """List the workers of a leased consumer, and which lanes they have."""
+    stream, consumer = call.consumer(stream, consumer)
+    if call.curl("GET", *path(stream, consumer), "workers"):
+        return
+    call.hg.insights.consumer(stream, consumer)
+    found = call.hg.insights.workers(stream, consumer)
+    columns = ("name", "in_flight", "joined_at", "seen_at", "until", "lanes")
+    call.say_rows(found, [{c: getattr(w, c) for c in columns} for w in found], columns, "it has no workers")
+
+
 @command(consumers, "seek", curl=True)
 @consumer_arguments
 @click.argument("position", required=False, metavar="POSITION")

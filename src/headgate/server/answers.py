@@ -19,6 +19,7 @@ from ..types import (
     SourceInfo,
     StoredMessage,
     StreamInfo,
+    WorkerInfo,
 )
 
 SETTINGS = ("key", "id", "channel", "headers", "signature", "tolerance", "body", "rate_limit")  # of a source
@@ -275,6 +276,38 @@ class Channel(Struct):
     def of(cls, info: ChannelInfo) -> Channel:
         """The answer for what insights know."""
         return cls(**facts(info))
+
+
+class Worker(Struct):
+    """A worker of a leased consumer. It counts as alive until `until`, unless it is seen again."""
+
+    stream: str
+    consumer: str
+    name: str
+    lanes: list[int]
+    joined_at: datetime
+    seen_at: datetime
+    until: datetime
+    in_flight: int
+
+    @classmethod
+    def of(cls, info: WorkerInfo) -> Worker:
+        """The answer for what insights know."""
+        return cls(**facts(info))
+
+
+class Leases(Struct):
+    """The lanes that are leased to a worker now, and how soon it must be seen again."""
+
+    worker: str
+    lanes: list[int]
+    lease_time_ms: int
+
+
+class Left(Struct):
+    """How many lanes are free for others."""
+
+    freed: int
 
 
 class Dead(Struct):

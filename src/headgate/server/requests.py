@@ -214,6 +214,12 @@ class ToExtend(Body):
     by_ms: Milliseconds
 
 
+class ToJoin(Body):
+    """A worker of a leased consumer, by a name that no other one has."""
+
+    worker: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
 class ToSeek(Body):
     """Where to go: beginning, end, a seq, or a time."""
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 from time import perf_counter
 
+from .. import tracing
 from ..aio import AsyncConsumer, AsyncMessage
 from ..errors import Error
 from .answers import Acked, Delivery, Extended, Message, Nacked
@@ -101,6 +102,10 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     if not messages and q.wait_ms:
         messages = await _wait(call, consumer, mark)
     call.service.metrics.count("delivered", call.stream, call.consumer, len(messages))
+    if messages:
+        first = (m.created_at for m in messages if m.attempt == 1)
+        call.service.metrics.delivered(call.stream, call.consumer, first)
+        tracing.link(m.headers for m in messages)
     if len(messages) == q.batch_size:  # there may be more
         polling.stirred(call.stream, call.consumer)
     return [
@@ -132,13 +137,13 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
         while not messages and (left := until - loop.time()) > 0:
             began = perf_counter()
             if call.limit is not None:
-                call.limit.reschedule(None)
+                call.limit.pause()
             woken = await polling.wait(call.stream, key, q.batch_size, mark, left, call.gone)
             call.waited += perf_counter() - began
             if not woken:
                 break
             if call.limit is not None:
-                call.limit.reschedule(loop.time() + service.settings.timeout)
+                call.limit.start()
             mark = polling.mark(call.stream, key)
             messages = await service.batching.receive(consumer, q.batch_size, [], q.worker)
     finally:

@@ -86,7 +86,7 @@ async def take_webhook(call: Call) -> Taken:
     service = call.service
     source = await service.sources.find(call.path["source"])
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers.items()}
-    sending = take(source, headers, call.body)
+    sending = take(source, headers, call.body, trace=call.trace)
     if source.rate_limit is not None:
         service.webhook_rates.spend(f"source {source.name}", source.rate_limit, "this source")
     [seq] = await service.batching.send(source.stream, sending)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
@@ -42,7 +43,7 @@ class Route:
         """What the handler's docstring says first."""
         return (self.handler.__doc__ or "").strip().split("\n")[0]
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """The names in the path."""
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]

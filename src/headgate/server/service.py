@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 
 from .. import statements
@@ -11,15 +13,18 @@ from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from .auth import Caller, Tokens
 from .batching import Batching
+from .deadlines import Deadlines
 from .limits import Gauge, Rates
 from .metrics import Metrics
 from .polling import Polling
+from .protocol import most_connections
 from .pushing import Pushing
 from .settings import Settings
 from .sources import Sources
 
 log = logging.getLogger("headgate.server")
 
+FORGET_EVERY = 600.0  # seconds between looks for administrative calls that are too old
 MOST_CONSUMERS = 10_000  # remembered, with the id of their stream
 REMEMBERED = 5.0  # seconds, of a consumer's settings
 
@@ -33,7 +38,9 @@ class Service:
         self.tokens = Tokens(hg)
         self.polling = Polling(hg)
         self.metrics = Metrics()
-        self.batching = Batching(hg, on=settings.batching, seconds=settings.timeout, published=self._published)
+        self.batching = Batching(
+            hg, on=settings.batching, seconds=settings.timeout, published=self._published, timed=self.metrics.commit
+        )
         self.in_work = Gauge(settings.in_work, "requests in work")
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
@@ -45,12 +52,18 @@ class Service:
         self.pushing = Pushing(self)
         self.waiting_at: dict[tuple[str, str], int] = {}  # of each consumer, polls that wait
         self._consumers: dict[tuple[str, str], tuple[float, AsyncConsumer]] = {}
+        self.most_connections = most_connections(settings.connections)
+        self.connections: Callable[[], int] = lambda: 0  # how many callers are connected; who listens knows
+        self.deadlines = Deadlines(settings.timeout)
+        self._forgetting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins what runs beside the requests."""
         self.polling.start()
         if self.settings.push:
             self.pushing.start()
+        if self.settings.audit_days is not None:
+            self._forgetting = asyncio.create_task(self._forget_audit(self.settings.audit_days))
 
     def drain(self) -> None:
         """Begins to end: polls are answered, and nothing new is pushed."""
@@ -62,6 +75,10 @@ class Service:
         self.drain()
         await self.pushing.stop()
         await self.polling.stop()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._forgetting
 
     def stream(self, name: str) -> AsyncStream:
         """A stream by name; whether it exists, its calls say."""
@@ -72,6 +89,7 @@ class Service:
         until, found = self._consumers.get((stream, name), (0.0, None))
         if found is None or until < monotonic():
             found = await self.stream(stream).consumer(name)
+            found.is_traced = False  # requests have spans of their own, and several share a call of the SDK
             if len(self._consumers) >= MOST_CONSUMERS:
                 self._consumers.clear()
             self._consumers[stream, name] = (monotonic() + REMEMBERED, found)
@@ -95,6 +113,16 @@ class Service:
             await self.hg.run(statements.NOTE_AUDIT, (f"{caller.id} {caller.name}", address, clean, status))
         except Error as error:
             log.error("an administrative call was not noted: %s %s", status, error.message)
+
+    async def _forget_audit(self, days: int) -> None:
+        """Removes old notes, a part at a time. Any number of replicas may do it."""
+        while True:
+            removed = 0
+            try:
+                [(removed,)] = await self.hg.run(statements.FORGET_AUDIT, (f"{days} days",))
+            except Exception as error:  # the next round does it
+                log.debug("old administrative calls were not removed: %s", error)
+            await asyncio.sleep(1 if removed else FORGET_EVERY)
 
     def _published(self, stream: str, seqs: Sequence[int]) -> None:
         self.metrics.count("published", stream, None, len(seqs))

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from .. import statements, webhooks
+from .. import statements, tracing, webhooks
 from ..aio import AsyncHeadgate
 from ..encoding import CONTENT_TYPE, ENCODING, dump_json
 from ..errors import InvalidText
@@ -83,7 +83,13 @@ def sender(address: str | None) -> str:
     return f"webhook {found}"
 
 
-def take(source: Source, headers: Mapping[str, str], body: bytes, now: float | None = None) -> Sending:
+def take(
+    source: Source,
+    headers: Mapping[str, str],
+    body: bytes,
+    now: float | None = None,
+    trace: tracing.Carried | None = None,
+) -> Sending:
     """The message that a webhook becomes. 401 unless its signature fits; 4xx for a body that the source does not take.
 
     Nothing of the body is looked at before the signature was checked.
@@ -110,7 +116,7 @@ def take(source: Source, headers: Mapping[str, str], body: bytes, now: float | N
     id = None if delivery is None else f"{source.name}:{_short(delivery)}"
     key, channel = (_checked(_pick(settings.get(name), headers, value), name) for name in ("key", "channel"))
     return Sending(
-        [text], [key] if key is not None else None, [dump_json(kept)], [channel] if channel is not None else None, None,
+        [text], [key] if key is not None else None, [dump_json(tracing.carry(kept, trace))], [channel] if channel is not None else None, None,
         [id] if id is not None else None,
     )  # fmt: skip
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 from psycopg import Connection
 
-from .. import statements
+from .. import statements, tracing
 from ..connections import Array
 from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
@@ -63,6 +63,7 @@ class Consumer:
         self._slot_modulus = slot_modulus
         self.max_waiting = max_waiting
         self.worker_name = worker or f"{socket.gethostname()}-{os.getpid()}"
+        self.is_traced = True  # False for who makes spans of its own around the messages, as workers do
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.stream!r}, {self.name!r})"
@@ -83,6 +84,7 @@ class Consumer:
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
+            began = time_ns()
             params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
             try:
                 rows = self.hg.run(self._receive, params, binary=True)
@@ -92,7 +94,10 @@ class Consumer:
                 rows = self.hg.run(self._receive, params, binary=True)
             left = deadline - monotonic()
             if rows or left <= 0:
-                return [Message(self, row) for row in rows]
+                messages = [Message(self, row) for row in rows]
+                if messages and self.is_traced and tracing.is_on():
+                    tracing.received(self.stream, self.name, messages, began)
+                return messages
             done = Array()
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, LONGEST_POLL)
@@ -100,7 +105,7 @@ class Consumer:
     def ack(self, messages: Iterable[Message | str], *, conn: Any = None) -> Settled:
         """Done with these messages (or ack_ids). With `conn` that commits with the caller's transaction."""
         query = statements.ACK_RELAXED if conn is None else statements.ACK
-        return self._settle(query, messages, (), conn)
+        return self._settle("ack", query, messages, (), conn)
 
     def nack(
         self,
@@ -112,22 +117,27 @@ class Consumer:
     ) -> Settled:
         """Not done with these: deliver them again after `delay` (default: the consumer's backoff)."""
         query = statements.NACK_RELAXED if conn is None else statements.NACK
-        return self._settle(query, messages, (interval(delay), error_text(error)), conn)
+        return self._settle("nack", query, messages, (interval(delay), error_text(error)), conn)
 
     def release(self, messages: Iterable[Message | str]) -> Settled:
         """Hands back messages that were not worked on: they are due at once and the delivery does not count."""
-        return self._settle(statements.RELEASE, messages, (), None)
+        return self._settle("release", statements.RELEASE, messages, (), None)
 
     def extend(self, messages: Iterable[Message | str], by: float | timedelta) -> Settled:
         """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
-        return self._settle(statements.EXTEND, messages, (interval(by),), None)
+        return self._settle("extend", statements.EXTEND, messages, (interval(by),), None)
 
-    def _settle(self, query: str, messages: Iterable[Message | str], more: tuple[Any, ...], conn: Any) -> Settled:
+    def _settle(
+        self, what: str, query: str, messages: Iterable[Message | str], more: tuple[Any, ...], conn: Any
+    ) -> Settled:
+        is_traced = self.is_traced and tracing.is_on()
+        if is_traced and not isinstance(messages, (str, Message)):
+            messages = list(messages)  # read twice: for their ids, and for their traces
         ids = as_ids(messages)
         if not ids:
             return Settled(0, 0)
-        rows = self.hg.run(query, (self.stream, self.name, ids, *more), conn)
-        return Settled(*rows[0])
+        with tracing.settling(what, self.stream, self.name, messages if is_traced else None):
+            return Settled(*self.hg.run(query, (self.stream, self.name, ids, *more), conn)[0])
 
     def join(self, *, worker: str | None = None) -> list[int]:
         """Joins the workers of a leased consumer; returns the lanes that are leased to this one now.

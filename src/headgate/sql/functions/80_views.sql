@@ -51,8 +51,8 @@ select s.name as stream, c.name as consumer, d.lane, d.id, d.seqs, d.attempts, d
   from headgate.delivery d join headgate.consumer c on c.id = d.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.parked_messages as
--- A message that waits outside the log's order: delayed, failed, or behind one of its key.
-select s.name as stream, c.name as consumer, p.lane, p.seq, p.key, p.attempt, p.visible_at, p.reason, p.last_error, p.parked_at
+-- A message that waits outside the log's order: delayed, failed, or behind one of its key (then it is visible at no time that is known).
+select s.name as stream, c.name as consumer, p.lane, p.seq, p.key, p.attempt, nullif(p.visible_at, 'infinity') as visible_at, p.reason, p.last_error, p.parked_at
   from headgate.parked p join headgate.consumer c on c.id = p.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.segments as

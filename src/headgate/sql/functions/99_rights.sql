@@ -25,10 +25,10 @@ begin
         ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
            'join_workers', 'heartbeat', 'leave_workers', 'last_seqs']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
-           'oldest_unacked', 'segment_bytes', 'kept_by', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
+           'oldest_unacked', 'segment_bytes', 'kept_by', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor', 'vitals']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
            'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'compact', 'maintain',
-           'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log',
+           'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'forget_audit',
            'push_version', 'push_targets', 'push_gone', 'create_source', 'alter_source', 'drop_source', 'source_settings'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
       execute format('grant execute on function %s to %I', f.name, r);
