@@ -95,7 +95,7 @@ def _rows(noun: str, body: type[msgspec.Struct], method: object) -> Iterator[str
         assert field in body.__struct_fields__, f"HTTP has no {name}"
         python = "exist_ok" if name == "if_not_exists" else name
         assert python in in_python, f"Python has no {name}"
-        option = options[name]
+        option = options.get(name) or next(o for n, o in options.items() if (n or "").startswith(name))  # push: several
         note = " In Python `exist_ok`, which is true by default." if name == "if_not_exists" else ""
         shown = {"null": "none"}.get(default, f"`{default}`")
         meaning = (option.help or "").replace("|", "\\|") + note

@@ -17,6 +17,7 @@ from .. import statements
 from ..aio import AsyncConsumer, AsyncMessage
 from ..errors import Conflict, ConnectionFailed, ConsumerNotFound, Error, StreamNotFound
 from .addresses import Guard
+from .ending import end
 from .posting import Answer, Poster, Target
 
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ class Pushing:
         """Waits for what is under way, and ends."""
         self.drain()
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end([self._task])
         await asyncio.gather(*(p.stop() for p in self._pushers.values()), *self._leaving)
         if self._poster is not None:
             await self._poster.close()
@@ -146,9 +145,7 @@ class Pusher:
         await asyncio.wait([self._tasks[0]], timeout=GRACE)
         if self._runs:
             await asyncio.wait(self._runs, timeout=GRACE)
-        for task in (*self._tasks, *self._runs):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
+        await end([*self._tasks, *self._runs])
 
     @property
     def _is_stopping(self) -> bool:

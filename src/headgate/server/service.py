@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import monotonic
 
 from .. import statements
@@ -14,6 +13,7 @@ from ..errors import ConsumerNotFound, Error, StreamNotFound
 from .auth import Caller, Tokens
 from .batching import Batching
 from .deadlines import Deadlines
+from .ending import end
 from .limits import Gauge, Rates
 from .metrics import Metrics
 from .polling import Polling
@@ -76,9 +76,7 @@ class Service:
         await self.pushing.stop()
         await self.polling.stop()
         if self._forgetting is not None:
-            self._forgetting.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._forgetting
+            await end([self._forgetting])
 
     def stream(self, name: str) -> AsyncStream:
         """A stream by name; whether it exists, its calls say."""

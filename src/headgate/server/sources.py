@@ -115,8 +115,9 @@ def take(
     delivery = _pick(settings.get("id") or _IDS.get(source.scheme), headers, value)
     id = None if delivery is None else f"{source.name}:{_short(delivery)}"
     key, channel = (_checked(_pick(settings.get(name), headers, value), name) for name in ("key", "channel"))
+    carried = dump_json(tracing.carry(kept, trace))
     return Sending(
-        [text], [key] if key is not None else None, [dump_json(tracing.carry(kept, trace))], [channel] if channel is not None else None, None,
+        [text], [key] if key is not None else None, [carried], [channel] if channel is not None else None, None,
         [id] if id is not None else None,
     )  # fmt: skip
 
