@@ -19,7 +19,6 @@ import http_reference
 import python_reference
 import settings_reference
 import sql_reference
-from headgate.server import metrics
 from headgate.server.errors import Problem
 from headgate.server.routes import ROUTES
 
@@ -199,12 +198,3 @@ def test_settings_are_complete(db: psycopg.Connection) -> None:
                 rf"^\| `{name}`(?: ✎)? \|(.*)\|$", page.partition(f"{function}(")[2].partition("\n## ")[0], re.M
             )
             assert row.split("|")[-1].strip().endswith("."), f"{name} has no meaning"
-
-
-def test_metrics_are_complete() -> None:
-    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    lines = metrics.Metrics().render({}) + metrics.render_insights([], [])
-    names = re.findall(r"^# TYPE (\w+) (\w+)$", "\n".join(lines), re.MULTILINE)
-    assert len(names) > 10
-    for name, kind in names:
-        assert f"| `{name}` | {kind} |" in page

@@ -12,7 +12,6 @@ from pathlib import Path
 import cli_reference
 import errors_reference
 import http_reference
-import metrics_reference
 import python_reference
 import settings_reference
 import sql_reference
@@ -27,7 +26,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_reference.page,
     "settings.md": settings_reference.page,
     "errors.md": errors_reference.page,
-    "metrics.md": metrics_reference.page,
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels tasks and waits for them. A call that returns at that moment may swallow a cancellation: it is repeated."""
+    """Cancels tasks and waits for them; again when a call that returns at that moment has swallowed a cancellation."""
     while left := {task for task in tasks if not task.done()}:
         for task in left:
             task.cancel()
