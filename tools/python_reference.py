@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, is_typeddict
 
 import headgate
 from headgate.worker_options import WorkerSettings
@@ -26,7 +26,7 @@ streams and consumers in [settings](settings.md).
 """
 
 FUNCTIONS = ["connect", "connect_async", "install_sql"]
-CLASSES = ["Headgate", "Stream", "Consumer", "Message", "Worker", "Maintenance", "Insights"]
+CLASSES = ["Headgate", "Stream", "Consumer", "Message", "Worker", "Maintenance", "Insights", "Sources"]
 OPTIONS = "WorkerOptions"
 
 
@@ -50,7 +50,11 @@ def page() -> str:
         thing = getattr(headgate, name)
         if dataclasses.is_dataclass(thing):
             rows = [f"| `{f.name}` | {_type(f.type)}{_default(f)} |\n" for f in dataclasses.fields(thing)]
-            parts.append(f"\n### {name}\n\n{_prose(thing)}\n\n| field | type |\n|---|---|\n{''.join(rows)}")
+        elif is_typeddict(thing):
+            rows = [f"| `{key}` | {_type(kind.__forward_arg__)} |\n" for key, kind in thing.__annotations__.items()]
+        else:
+            continue
+        parts.append(f"\n### {name}\n\n{_prose(thing)}\n\n| field | type |\n|---|---|\n{''.join(rows)}")
     return "".join(parts)
 
 
