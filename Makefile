@@ -38,8 +38,9 @@ lint: $(INSTALLED) ## Check style, types, layers and the generated sync client
 sync: $(INSTALLED) ## Regenerate src/headgate/sync from src/headgate/aio
 	$(BIN)/python tools/generate_sync.py
 
-docs: $(INSTALLED) ## Regenerate the reference in docs/
+docs: $(INSTALLED) ## Regenerate the reference in docs/ and build the site into build/site
 	$(BIN)/python tools/build_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(INSTALLED) ## Run the benchmarks and write docs/benchmarks
 	$(BIN)/headgate bench --report docs/benchmarks

@@ -60,6 +60,15 @@ def data(answer: httpx.Response) -> Any:
     return answer.json()["data"]
 
 
+def drop_stream(client: httpx.Client, stream: str) -> None:
+    """Removes a stream; again where the database says so, which maintenance at the same moment can make it."""
+    for _ in range(10):
+        answer = client.delete(f"/api/streams/{stream}")
+        if answer.status_code != 503:
+            break
+    data(answer)
+
+
 def error(answer: httpx.Response, status: int) -> str:
     """The code of an error, which must be complete."""
     assert answer.status_code == status, answer.text

@@ -27,7 +27,9 @@ ROUTES = {
     ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
     ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
     ("POST", "streams/{}/consumers/{}/dead/redrive"),
-    ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"),
+    ("POST", "sources"), ("GET", "sources"), ("GET", "sources/{}"), ("PATCH", "sources/{}"), ("DELETE", "sources/{}"),
+    ("GET", "streams/{}/consumers/{}/workers"),
+    ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"), ("GET", "audit"),
 }  # fmt: skip
 
 # command -> method, path with query, body
@@ -88,7 +90,43 @@ CALLS: dict[str, tuple[str, str, object]] = {
         "POST", "/api/tokens",
         {"name": "shop", "scopes": ["produce"], "streams": ["orders.>"], "lifetime_ms": 3600000},
     ),
+    "source add gh s --scheme github --secret 12345678 --key repository.id --tolerance 1m": (
+        "POST", "/api/sources",
+        {
+            "name": "gh", "stream": "s", "scheme": "github", "secret": "12345678", "key": "repository.id",
+            "tolerance_ms": 60000,
+        },
+    ),
+    "source add h s --scheme hmac --secret 12345678 --signature-header X-S --signature-prefix h= --keep-header K": (
+        "POST", "/api/sources",
+        {
+            "name": "h", "stream": "s", "scheme": "hmac", "secret": "12345678", "headers": ["K"],
+            "signature": {"header": "X-S", "prefix": "h="},
+        },
+    ),
+    "source list": ("GET", "/api/sources", None),
+    "source show gh": ("GET", "/api/sources/gh", None),
+    "source edit gh --stream t --secret 12345678 --secret 87654321 --clear tolerance --clear key": (
+        "PATCH", "/api/sources/gh",
+        {"stream": "t", "secret": ["12345678", "87654321"], "tolerance_ms": None, "key": None},
+    ),
+    "source remove gh": ("DELETE", "/api/sources/gh", None),
+    "consumer add s c --push-url http://a/b --push-secret whsec_x --push-timeout 5s --push-header 'X-A: b'": (
+        "POST", "/api/streams/s/consumers",
+        {
+            "name": "c", "order": "none", "start": "beginning",
+            "push": {"url": "http://a/b", "secret": "whsec_x", "timeout_ms": 5000, "headers": {"X-A": "b"}},
+        },
+    ),
+    "consumer edit s c --push-concurrency 3 --max-waiting 5": (
+        "PATCH", "/api/streams/s/consumers/c", {"push": {"concurrency": 3}, "max_waiting": 5},
+    ),
+    "consumer edit s c --clear push --clear max_waiting": (
+        "PATCH", "/api/streams/s/consumers/c", {"push": None, "max_waiting": None},
+    ),
     "token list": ("GET", "/api/tokens", None),
+    "consumer workers s c": ("GET", "/api/streams/s/consumers/c/workers", None),
+    "token audit --before 7": ("GET", "/api/audit?limit=100&before=7", None),
     "token remove hg_1": ("DELETE", "/api/tokens/hg_1", None),
 }  # fmt: skip
 
@@ -106,7 +144,7 @@ def words(line: str) -> list[str]:
 def route(path: str) -> str:
     """A path as API.md writes it."""
     bare = path.partition("?")[0].removeprefix("/api/")
-    return re.sub(r"(streams|consumers|channels|messages|tokens)/[^/]+", r"\1/{}", bare)
+    return re.sub(r"(streams|consumers|channels|messages|tokens|sources)/[^/]+", r"\1/{}", bare)
 
 
 @pytest.mark.parametrize("command", CALLS)

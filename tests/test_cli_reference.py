@@ -18,10 +18,12 @@ COMMANDS = dict(cli_reference.commands(app))
 PROMISED = """
 up migrate doctor bench maintain completion send receive ack nack extend peek
 stream add|list|show|edit|remove|set-lanes|segments|compact
-consumer add|list|show|edit|remove|pause|resume|seek
+consumer add|list|show|edit|remove|pause|resume|seek|workers
 message list|show
 channel list|show|set
 dead list|redrive|purge
+source add|list|show|edit|remove
+token add|list|remove|audit
 context add|use|list|show|remove
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 import headgate
 
-PAIRS = ["Headgate", "Stream", "Consumer", "Message", "Insights"]
+PAIRS = ["Headgate", "Stream", "Consumer", "Message", "Insights", "Sources"]
 
 
 @pytest.mark.parametrize("name", headgate.__all__)

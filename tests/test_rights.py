@@ -29,6 +29,7 @@ CALLS = {
     "select * from headgate.message_states('orders', 1)": MONITOR,
     "select * from headgate.dead_letters('orders', 'c')": MONITOR,
     "select * from headgate.doctor()": MONITOR,
+    "select * from headgate.vitals()": MONITOR,
     "select * from headgate.streams": MONITOR,
     "select * from headgate.consumers": MONITOR,
     "select * from headgate.deliveries": MONITOR,
@@ -36,6 +37,7 @@ CALLS = {
     "select * from headgate.segments": MONITOR,
     "select * from headgate.workers": MONITOR,
     "select * from headgate.log_orders": MONITOR,
+    "select * from headgate.sources": MONITOR,
     "select headgate.create_stream('new')": OWNER,
     "select headgate.alter_stream('orders', max_message_bytes => 1000)": OWNER,
     "select headgate.create_consumer('orders', 'new', max_deliver => 1)": OWNER,
@@ -55,6 +57,14 @@ CALLS = {
     "select headgate.revoke_token('hg_1')": OWNER,
     "select headgate.note_audit('me', null, 'GET /', 200)": OWNER,
     "select * from headgate.audit_log()": OWNER,
+    "select headgate.push_version()": OWNER,
+    "select * from headgate.push_targets()": OWNER,
+    "select headgate.push_gone('orders', 'c', 1, 'gone')": OWNER,
+    "select headgate.create_source('new', 'orders', scheme => 'none')": OWNER,
+    "select headgate.alter_source('in', settings => '{}')": OWNER,
+    "select headgate.drop_source('in')": OWNER,
+    "select * from headgate.source_settings('in')": OWNER,
+    "select headgate.forget_audit('1 day')": OWNER,
     "select headgate.drop_consumer('orders', 'c')": OWNER,
     "select headgate.drop_stream('orders')": OWNER,
 }
@@ -65,6 +75,7 @@ def stream(db: Db) -> None:
     call(db, "create_stream", S, lanes=1)
     call(db, "create_consumer", S, "c", max_deliver=2)
     call(db, "create_consumer", S, "leased", leased=True)
+    call(db, "create_source", "in", S, scheme="none")
     send(db, S, "a")
 
 

@@ -58,6 +58,23 @@ def test_nack(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
     assert (message.data, message.attempt) == ("a", 2)
 
 
+def test_what_waits_behind_its_key_can_be_looked_at(stream: headgate.Stream) -> None:
+    """It is due when the one before it is done: at no time that is known."""
+    consumer = stream.consumer("ordered", create=True, order="key")
+    stream.send_batch([("k", "first"), ("k", "second")])
+    first, _ = consumer.receive(2, wait=5)
+    assert first.nack(delay=60)
+    assert consumer.receive(2) == []
+    assert [(p.data, p.state, p.visible_at is None) for p in consumer.peek()] == [
+        ("first", "parked", False),
+        ("second", "parked", True),
+    ]
+    [state] = [s for s in stream.hg.insights.message(stream.name, consumer.peek()[1].seq) if s.consumer == "ordered"]
+    assert (state.state, state.visible_at) == ("parked", None)
+    parked = stream.hg.run("select visible_at from headgate.parked_messages where key = 'k' order by seq", ())
+    assert [row[0] is None for row in parked] == [False, True]
+
+
 @pytest.mark.parametrize(
     "error", ["a\x00b", "half \ud800", ValueError("of a kind")], ids=["NUL", "surrogate", "exception"]
 )

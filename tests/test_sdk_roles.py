@@ -11,6 +11,7 @@ from conftest import wait_until
 
 import headgate
 from headgate.cluster import Cluster
+from headgate.webhooks import new_secret
 
 Login = Callable[..., str]
 Call = Callable[[headgate.Headgate], object]
@@ -79,6 +80,7 @@ LOOK: dict[str, Call] = {
     "messages": lambda hg: hg.insights.messages("s"),
     "message": lambda hg: hg.insights.message("s", 1),
     "dead letters": lambda hg: hg.insights.dead_letters("s", "c"),
+    "sources": lambda hg: hg.sources.all(),
 }
 OWN: dict[str, Call] = {
     "create stream": lambda hg: hg.stream("another", create=True),
@@ -92,6 +94,10 @@ OWN: dict[str, Call] = {
     "purge_dead": lambda hg: hg.stream("s").consumer("c").purge_dead(),
     "retry_now": lambda hg: hg.stream("s").consumer("c").retry_now(),
     "discard": lambda hg: hg.stream("s").consumer("c").discard(),
+    "push": lambda hg: hg.stream("s").consumer("c").alter(push={"url": "http://x.example", "secret": new_secret()}),
+    "create source": lambda hg: hg.sources.create("in", "s", scheme="none"),
+    "alter source": lambda hg: hg.sources.alter("in", settings={"key": "k"}),
+    "drop source": lambda hg: hg.sources.drop("in"),
     "maintain": lambda hg: hg.maintain(),
     "drop consumer": lambda hg: hg.stream("s").consumer("c").drop(),
     "drop stream": lambda hg: hg.stream("s").drop(),

@@ -74,7 +74,7 @@ async def test_sends_share_commits(http: httpx.AsyncClient, url: str) -> None:
         text = (await http.get("/metrics")).text
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines())
         groups, calls, in_work = (
-            float(lines[f"headgate_{name}"]) for name in ("batch_groups", "batch_calls", "http_in_work")
+            float(lines[f"headgate_{name}"]) for name in ("batch_groups_total", "batch_calls_total", "http_in_work")
         )
         return groups, calls, in_work
 

@@ -23,10 +23,11 @@ from headgate.server.routes import ROUTES
 from headgate.server.routing import Route
 
 EXAMPLES = int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20"))  # of each route
+MANY_EXAMPLES = 250
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # what each operation is tried with, besides random values: names that exist
-NAMES = {"stream": "s", "consumer": "c", "channel": "x", "seq": "1"}
+NAMES = {"stream": "s", "consumer": "c", "channel": "x", "seq": "1", "source": "in"}
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with found.client() as admin:
             data(admin.post("/api/streams", json={"name": "s", "lane_by": "channel"}))
             data(admin.post("/api/streams/s/consumers", json={"name": "c", "max_deliver": 2}))
+            data(admin.post("/api/sources", json={"name": "in", "stream": "s", "scheme": "none", "key": "k"}))
             data(admin.post("/api/streams/s/messages", json={"messages": [{"data": 1}]}))
         yield found
 
@@ -46,13 +48,26 @@ def api(server: Replica) -> schemathesis.BaseSchema:
 
 @pytest.mark.parametrize("route", ROUTES.all, ids=lambda r: r.name)
 def test_random_requests(api: schemathesis.BaseSchema, server: Replica, route: Route) -> None:
+    try_route(api, server, route, EXAMPLES, is_same_each_time=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ROUTES.all, ids=lambda r: r.name)
+def test_thousands_of_random_requests(api: schemathesis.BaseSchema, server: Replica, route: Route) -> None:
+    """Other ones each time: a failure prints the request as a curl line."""
+    try_route(api, server, route, MANY_EXAMPLES, is_same_each_time=False)
+
+
+def try_route(
+    api: schemathesis.BaseSchema, server: Replica, route: Route, examples: int, *, is_same_each_time: bool
+) -> None:
     operation = api[route.path][route.method]
 
     @given(case=operation.as_strategy())
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
-        derandomize=True,
+        derandomize=is_same_each_time,
         database=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -96,7 +96,7 @@ class TestSend:
 
     def test_what_failed_leaves_nothing(self, db: Db) -> None:
         name = stage(db, "1", "2")
-        for names, counts, state in [([name], [3], "HG020"), (["staged_99"], [1], "HG020"), ([name], [1, 2], "HG010")]:
+        for names, counts, state in [([name], [3], "HG030"), (["staged_99"], [1], "HG030"), ([name], [1, 2], "HG010")]:
             with pytest.raises(psycopg.Error) as caught:
                 send_staged(db, names, counts)
             assert caught.value.sqlstate == state

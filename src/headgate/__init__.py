@@ -13,7 +13,7 @@ for m in billing.receive(10, wait=5):
 
 from __future__ import annotations
 
-from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncStream
+from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncSources, AsyncStream
 from .errors import (
     ArchiveNotFound,
     Conflict,
@@ -38,6 +38,8 @@ from .errors import (
     SchemaOutdated,
     SchemaTooNew,
     ServerTooOld,
+    SourceExists,
+    SourceNotFound,
     StagingLost,
     StaleDelivery,
     StreamExists,
@@ -46,7 +48,7 @@ from .errors import (
 )
 from .maintenance import AsyncMaintenance, Maintenance
 from .schema import install_sql
-from .sync import Consumer, Headgate, Insights, Message, Stream
+from .sync import Consumer, Headgate, Insights, Message, Sources, Stream
 from .types import (
     ArchiveInfo,
     ChannelInfo,
@@ -56,8 +58,10 @@ from .types import (
     MessageState,
     Outgoing,
     PeekedMessage,
+    Push,
     SegmentInfo,
     Settled,
+    SourceInfo,
     StoredMessage,
     StreamInfo,
     WorkerInfo,
@@ -107,6 +111,7 @@ __all__ = [
     "AsyncInsights",
     "AsyncMaintenance",
     "AsyncMessage",
+    "AsyncSources",
     "AsyncStream",
     "AsyncWorker",
     "ChannelInfo",
@@ -139,6 +144,7 @@ __all__ = [
     "NotJoined",
     "Outgoing",
     "PeekedMessage",
+    "Push",
     "Retry",
     "SchemaMissing",
     "SchemaOutdated",
@@ -146,6 +152,10 @@ __all__ = [
     "SegmentInfo",
     "ServerTooOld",
     "Settled",
+    "SourceExists",
+    "SourceInfo",
+    "SourceNotFound",
+    "Sources",
     "StagingLost",
     "StaleDelivery",
     "StoredMessage",

@@ -106,10 +106,22 @@ class ArchiveNotFound(Error):
     sqlstate = "HG014"
 
 
+class SourceNotFound(Error):
+    """There is no source of this name."""
+
+    sqlstate = "HG020"
+
+
+class SourceExists(Error):
+    """There is a source of this name already."""
+
+    sqlstate = "HG021"
+
+
 class StagingLost(Error):
     """Messages that were staged are gone before they were sent. Nothing of the batch was sent: repeat it."""
 
-    sqlstate = "HG020"
+    sqlstate = "HG030"
 
 
 class MessagesRemoved(Error):
@@ -167,7 +179,7 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
         InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound,
-        StagingLost, NotAllowed,
+        SourceNotFound, SourceExists, StagingLost, NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip

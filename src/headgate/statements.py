@@ -40,15 +40,16 @@ SET_LANES = "select headgate.set_lanes(%s, %s)"
 CREATE_CONSUMER = (
     'select headgate.create_consumer(%s, %s, filter => %s::text[], "order" => %s, ack_wait => %s::text::interval, '
     "max_deliver => %s, max_ack_pending => %s, backoff => %s::text::jsonb, start => %s, max_concurrency => %s, "
-    "release_interval => %s::text::interval, leased => %s, lease_time => %s::text::interval, if_not_exists => %s)"
+    "release_interval => %s::text::interval, leased => %s, lease_time => %s::text::interval, max_waiting => %s, "
+    "push => %s::text::jsonb, if_not_exists => %s)"
 )
 ALTER_CONSUMER = (
     "select headgate.alter_consumer(%s, %s, filter => %s::text[], ack_wait => %s::text::interval, max_deliver => %s, "
     "max_ack_pending => %s, backoff => %s::text::jsonb, max_concurrency => %s, release_interval => %s::text::interval, "
-    "lease_time => %s::text::interval, clear => %s::text[])"
+    "lease_time => %s::text::interval, max_waiting => %s, push => %s::text::jsonb, clear => %s::text[])"
 )
 CONSUMER_SETTINGS = (
-    'select stream_id, "order", ack_wait, backoff, leased, lease_time, slot_modulus '
+    'select stream_id, "order", ack_wait, backoff, leased, lease_time, slot_modulus, max_waiting '
     "from headgate.consumer_settings(%s, %s)"
 )
 JOIN = "select headgate.join_workers(%s, %s, %s)"
@@ -93,6 +94,15 @@ DROP_ARCHIVE = "select headgate.drop_archive(%s, %s)"
 NOTE_TIMINGS = (
     "select headgate.note_timings(%s, %s, %s::text[], %s::text[]::int[], %s::text[]::real[], %s::text[]::real[])"
 )
+CREATE_SOURCE = (
+    "select headgate.create_source(%s, %s, kind => %s, scheme => %s, secret => %s::text[], "
+    "settings => %s::text::jsonb, if_not_exists => %s)"
+)
+ALTER_SOURCE = (
+    "select headgate.alter_source(%s, stream => %s, scheme => %s, secret => %s::text[], settings => %s::text::jsonb)"
+)
+DROP_SOURCE = "select headgate.drop_source(%s)"
+SOURCES = "select * from headgate.sources where %s::text is null or name = %s order by name"
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
 
@@ -117,3 +127,9 @@ TOKENS = "select * from headgate.tokens()"
 REVOKE_TOKEN = "select headgate.revoke_token(%s)"
 NOTE_AUDIT = "select headgate.note_audit(%s, %s, %s, %s)"
 AUDIT_LOG = "select * from headgate.audit_log(%s, %s)"
+PUSH_VERSION = "select headgate.push_version()"
+PUSH_TARGETS = "select * from headgate.push_targets()"
+PUSH_GONE = "select headgate.push_gone(%s, %s, %s, %s)"
+SOURCE_SETTINGS = "select stream, scheme, secrets, settings from headgate.source_settings(%s)"
+FORGET_AUDIT = "select headgate.forget_audit(%s::text::interval)"
+VITALS = "select name, subject, value from headgate.vitals()"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 Order = Literal["none", "key"]
 LaneBy = Literal["hash", "key", "channel"]
@@ -12,7 +12,19 @@ Retain = Literal["forever", "until_acked", "until_archived"]
 SegmentState = Literal["open", "closed", "dropped"]
 State = Literal["available", "delivered", "parked", "done", "skipped"]
 Severity = Literal["problem", "warning", "note"]
+SourceKind = Literal["webhook"]
+Scheme = Literal["standard", "github", "stripe", "hmac", "none"]
 Backoff = float | int | list[float] | dict[str, float]
+
+
+class Push(TypedDict, total=False):
+    """Where and how a consumer pushes. A new one needs `url` and `secret`; with several secrets all of them sign."""
+
+    url: str
+    secret: str | list[str]  # whsec_ and 24 to 64 bytes in base64
+    concurrency: int  # requests at once, of each server
+    timeout: float  # seconds
+    headers: dict[str, str] | None  # sent along
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,21 @@ class ConsumerInfo:
     release_interval: timedelta | None
     leased: bool
     lease_time: timedelta
+    max_waiting: int | None
+    push: dict[str, Any] | None  # secrets by their ends, headers by their names
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """Where messages come from. Secrets are shown by their ends."""
+
+    name: str
+    kind: SourceKind
+    stream: str
+    scheme: Scheme
+    secret: list[str]
+    settings: dict[str, Any]
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Unpack
 
-from . import statements
+from . import statements, tracing
 from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
 from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed, NotJoined
 from .maintenance import PASSING, tend
 from .sync import Consumer, Message
 from .worker_hand import FLUSH_AFTER, FOREVER, Delivery, Hand, Work
 from .worker_leases import Leases, is_leased
-from .worker_options import WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
+from .worker_options import Retry, WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
 from .worker_runners import Runners, TaskRunners, ThreadRunners
 from .worker_timings import Timings
 
@@ -66,7 +66,10 @@ class _Engine:
         """Empty-handed."""
         s = self.settings
         kind: type[TaskRunners] | type[ThreadRunners] = TaskRunners if self.is_async else ThreadRunners
-        self._runners: Runners = kind(self._call, s.concurrency, s.timeout, self._finished)
+        call = self._call
+        if tracing.is_on():
+            call = tracing.handled(call, self.consumer.stream, self.consumer.name, self.is_async, Retry)
+        self._runners: Runners = kind(call, s.concurrency, s.timeout, self._finished)
         self._hand = Hand(s, clock, self._extra)
         self._clock = clock
         self._timings = Timings(s.timing)
@@ -175,6 +178,7 @@ class _Engine:
         try:
             link = await AsyncStream(own, self.consumer.stream).consumer(self.consumer.name)
             link.worker_name = self.consumer.worker_name
+            link.is_traced = False  # the handler's spans say it all
             if is_leased(link, self.settings):
                 if self._leases is None:
                     self._leases = Leases(link, self.settings, self._hand, self._runners, self._wake.set, self._extra)

@@ -4,6 +4,7 @@ from .client import AsyncHeadgate
 from .consumer import AsyncConsumer
 from .insights import AsyncInsights
 from .message import AsyncMessage
+from .sources import AsyncSources
 from .stream import AsyncStream
 
-__all__ = ["AsyncConsumer", "AsyncHeadgate", "AsyncInsights", "AsyncMessage", "AsyncStream"]
+__all__ = ["AsyncConsumer", "AsyncHeadgate", "AsyncInsights", "AsyncMessage", "AsyncSources", "AsyncStream"]

@@ -18,6 +18,7 @@ from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
 from ..types import Finding, LaneBy, Retain
 from .insights import AsyncInsights
+from .sources import AsyncSources
 from .stream import AsyncStream
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class AsyncHeadgate:
         self._server: EmbeddedServer | None = None
         self._pool: AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]] | None = None
         self.insights = AsyncInsights(self)
+        self.sources = AsyncSources(self)
 
     @property
     def url(self) -> str:

@@ -8,16 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 from psycopg import AsyncConnection
 
-from .. import statements
+from .. import statements, tracing
 from ..connections import Array
 from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
-from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, PeekedMessage, Settled, State
+from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, PeekedMessage, Push, Settled, State
 from ..worker_options import WorkerOptions
 from .message import AsyncMessage
 
@@ -47,6 +47,7 @@ class AsyncConsumer:
         leased: bool = False,
         lease_time: timedelta = timedelta(seconds=10),
         slot_modulus: int | None = None,
+        max_waiting: int | None = None,
         worker: str | None = None,
     ) -> None:
         self.hg = hg
@@ -59,7 +60,9 @@ class AsyncConsumer:
         self.leased = leased
         self.lease_time = lease_time
         self._slot_modulus = slot_modulus
+        self.max_waiting = max_waiting
         self.worker_name = worker or f"{socket.gethostname()}-{os.getpid()}"
+        self.is_traced = True  # False for who makes spans of its own around the messages, as workers do
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.stream!r}, {self.name!r})"
@@ -80,6 +83,7 @@ class AsyncConsumer:
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
+            began = time_ns()
             params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
             try:
                 rows = await self.hg.run(self._receive, params, binary=True)
@@ -89,7 +93,10 @@ class AsyncConsumer:
                 rows = await self.hg.run(self._receive, params, binary=True)
             left = deadline - monotonic()
             if rows or left <= 0:
-                return [AsyncMessage(self, row) for row in rows]
+                messages = [AsyncMessage(self, row) for row in rows]
+                if messages and self.is_traced and tracing.is_on():
+                    tracing.received(self.stream, self.name, messages, began)
+                return messages
             done = Array()
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, LONGEST_POLL)
@@ -97,7 +104,7 @@ class AsyncConsumer:
     async def ack(self, messages: Iterable[AsyncMessage | str], *, conn: Any = None) -> Settled:
         """Done with these messages (or ack_ids). With `conn` that commits with the caller's transaction."""
         query = statements.ACK_RELAXED if conn is None else statements.ACK
-        return await self._settle(query, messages, (), conn)
+        return await self._settle("ack", query, messages, (), conn)
 
     async def nack(
         self,
@@ -109,24 +116,27 @@ class AsyncConsumer:
     ) -> Settled:
         """Not done with these: deliver them again after `delay` (default: the consumer's backoff)."""
         query = statements.NACK_RELAXED if conn is None else statements.NACK
-        return await self._settle(query, messages, (interval(delay), error_text(error)), conn)
+        return await self._settle("nack", query, messages, (interval(delay), error_text(error)), conn)
 
     async def release(self, messages: Iterable[AsyncMessage | str]) -> Settled:
         """Hands back messages that were not worked on: they are due at once and the delivery does not count."""
-        return await self._settle(statements.RELEASE, messages, (), None)
+        return await self._settle("release", statements.RELEASE, messages, (), None)
 
     async def extend(self, messages: Iterable[AsyncMessage | str], by: float | timedelta) -> Settled:
         """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
-        return await self._settle(statements.EXTEND, messages, (interval(by),), None)
+        return await self._settle("extend", statements.EXTEND, messages, (interval(by),), None)
 
     async def _settle(
-        self, query: str, messages: Iterable[AsyncMessage | str], more: tuple[Any, ...], conn: Any
+        self, what: str, query: str, messages: Iterable[AsyncMessage | str], more: tuple[Any, ...], conn: Any
     ) -> Settled:
+        is_traced = self.is_traced and tracing.is_on()
+        if is_traced and not isinstance(messages, (str, AsyncMessage)):
+            messages = list(messages)  # read twice: for their ids, and for their traces
         ids = as_ids(messages)
         if not ids:
             return Settled(0, 0)
-        rows = await self.hg.run(query, (self.stream, self.name, ids, *more), conn)
-        return Settled(*rows[0])
+        with tracing.settling(what, self.stream, self.name, messages if is_traced else None):
+            return Settled(*(await self.hg.run(query, (self.stream, self.name, ids, *more), conn))[0])
 
     async def join(self, *, worker: str | None = None) -> list[int]:
         """Joins the workers of a leased consumer; returns the lanes that are leased to this one now.
@@ -233,9 +243,11 @@ class AsyncConsumer:
         max_concurrency: int | None = None,
         release_interval: float | timedelta | None = None,
         lease_time: float | timedelta | None = None,
+        max_waiting: int | None = None,
+        push: Push | None = None,
         clear: Sequence[str] = (),
     ) -> None:
-        """Changes the settings that are given; `clear` names settings to put back to none."""
+        """Changes the settings that are given, of `push` those in it; `clear` names settings to put back to none."""
         params = (
             self.stream,
             self.name,
@@ -247,6 +259,8 @@ class AsyncConsumer:
             whole(max_concurrency, "max_concurrency"),
             interval(release_interval),
             interval(lease_time),
+            whole(max_waiting, "max_waiting"),
+            None if push is None else dump_json(push),
             Array(clear),
         )
         await self.hg.run(statements.ALTER_CONSUMER, params)

@@ -66,7 +66,7 @@ class Bench:
 
     def publish(self, place: Place, batch: int, connections: int) -> float:
         """Messages a second, published."""
-        tallies = self.crew.run([Task(place, "publish", batch, self.plan.seconds)] * connections)
+        tallies: list[Tally] = self.crew.run([Task(place, "publish", batch, self.plan.seconds)] * connections)
         self.left[place] = self.left.get(place, 0) + sum(t.count for t in tallies)
         return sum(t.rate for t in tallies)
 

@@ -59,13 +59,17 @@ class Tally:
 
 
 class Crew:
-    """Worker processes. Started with the first task that needs them; a context manager."""
+    """Worker processes. Started with the first task that needs them; a context manager.
 
-    def __init__(self) -> None:
+    `work` is the life of one: what it is told comes through the pipe, and so goes what it answers.
+    """
+
+    def __init__(self, work: Callable[[Connection], None] | None = None) -> None:
+        self._work = work or _work
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[tuple[BaseProcess, Connection]] = []
 
-    def run(self, tasks: Sequence[Task]) -> list[Tally]:
+    def run(self, tasks: Sequence[Any]) -> list[Any]:
         """Does the tasks at the same time, each in a process of its own."""
         self._start(len(tasks))
         workers = self._workers[: len(tasks)]
@@ -105,7 +109,7 @@ class Crew:
     def _start(self, n: int) -> None:
         while len(self._workers) < n:
             ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_work, args=(theirs,), daemon=True, name="headgate-bench")
+            process = self._context.Process(target=self._work, args=(theirs,), daemon=True, name="headgate-bench")
             process.start()
             theirs.close()  # so that the end of the process is the end of the pipe
             self._workers.append((process, ours))
@@ -130,14 +134,16 @@ class Crew:
                     process = workers[i][0]
                     process.join(2)
                     raise headgate.Error(f"a worker process died with exit code {process.exitcode}") from None
-                if isinstance(answer, _Failure):
+                if isinstance(answer, Failure):
                     raise headgate.Error(f"a worker process failed:\n{answer.trace}")
                 answers[i] = answer
         return [answers[i] for i in range(len(workers))]
 
 
 @dataclass
-class _Failure:
+class Failure:
+    """A worker's answer when something went wrong."""
+
     trace: str
 
 
@@ -163,7 +169,7 @@ def _work(pipe: Connection) -> None:
                 warm.clear()
                 pipe.send("released")
                 continue
-            answer: str | Tally | _Failure = "ready"
+            answer: str | Tally | Failure = "ready"
             try:
                 if task.place not in sides:
                     sides[task.place] = open_side(task.place)
@@ -171,15 +177,15 @@ def _work(pipe: Connection) -> None:
                     _warm_up(sides[task.place], task)
                     warm.add(kind)
             except Exception:
-                answer = _Failure(traceback.format_exc())
+                answer = Failure(traceback.format_exc())
             pipe.send(answer)
-            if isinstance(answer, _Failure):
+            if isinstance(answer, Failure):
                 continue
             pipe.recv()
             try:
                 answer = _ACTIONS[task.action](sides[task.place], task)
             except Exception:
-                answer = _Failure(traceback.format_exc())
+                answer = Failure(traceback.format_exc())
             pipe.send(answer)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from . import backlog
 from .bench import Bench
-from .crew import Task
+from .crew import Tally, Task
 from .plan import FANOUT
 from .results import Result, compare
 from .sides import Place
@@ -25,8 +25,10 @@ def fanout(bench: Bench) -> list[Result]:
 
     def measure(publisher: Place) -> float:
         n = bench.plan.fanout_messages
-        sent = bench.crew.run([Task(publisher, "send", _BATCH, count=n)])
-        drained = bench.crew.run([Task(place, "drain", _BATCH, count=n) for place in consumers[publisher.kind]])
+        sent: list[Tally] = bench.crew.run([Task(publisher, "send", _BATCH, count=n)])
+        drained: list[Tally] = bench.crew.run(
+            [Task(place, "drain", _BATCH, count=n) for place in consumers[publisher.kind]]
+        )
         return n / (sent[0].seconds + max(tally.seconds for tally in drained))
 
     found = bench.rounds({kind: places[0] for kind, places in consumers.items()}, measure)

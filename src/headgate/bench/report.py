@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from headgate.errors import Error
 from .plan import LANES, MESSAGE_BYTES
 from .results import HEADINGS, Result, Run, cells
 
-_TITLES = {
+SDK_TITLES = {
     "publish": ("Publishing", "One publisher process a connection; each batch is sent and committed on its own."),
     "consume": (
         "Consuming a backlog",
@@ -52,7 +53,34 @@ _TITLES = {
         "with: without it, a read compares every group with every message.",
     ),
 }
-_COLOURS = {"headgate": "#1b6ca8", "pgmq": "#d98e04", "copy": "#8a8f98"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a report says beside the figures."""
+
+    titles: dict[str, tuple[str, str]]  # of benchmarks: title and text
+    plots: dict[str, tuple[str, str]]  # of benchmarks: which parameter is along the axis, and which splits panels
+    command: str  # that writes it
+    notes: tuple[str, ...]
+
+
+SDK_PAGE = Page(
+    SDK_TITLES,
+    {"publish": ("batch", "connections"), "consume": ("batch", "workers"), "latency": ("figure", "rate")},
+    "`make bench` (`headgate bench --report docs/benchmarks`)",
+    (
+        f"Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} hashed lanes where nothing else is said. Every "
+        "side sends dicts and reads dicts.",
+        "The sides take turns in short rounds; a figure is the median of its rounds. Absolute figures belong to this "
+        "machine and hour: look at the ratios.",
+        "pgmq is called through its own Python client, and as plain SQL with arrays encoded as fast as Headgate's "
+        "SDK does it. `pgmq` is the faster of the two, and the ratio is to it.",
+        "Headgate's SDK receives and acks with `synchronous_commit = off`: a crash of the database can repeat a "
+        "delivery, never lose a message. Everything else commits durably.",
+    ),
+)
+_COLOURS = {"headgate": "#1b6ca8", "pgmq": "#d98e04", "copy": "#8a8f98", "baseline": "#8a8f98"}
 
 
 def require_matplotlib() -> Any:
@@ -64,20 +92,16 @@ def require_matplotlib() -> Any:
     return Figure
 
 
-def write(run: Run, directory: Path) -> Path:
+def write(run: Run, directory: Path, about: Page = SDK_PAGE) -> Path:
     """Writes README.md and its plots; returns the page's path."""
     directory.mkdir(parents=True, exist_ok=True)
-    plots = {
-        "publish": _bars(directory / "publish.png", run.results, "publish", "batch", "connections"),
-        "consume": _bars(directory / "consume.png", run.results, "consume", "batch", "workers"),
-        "latency": _bars(directory / "latency.png", run.results, "latency", "figure", "rate"),
-    }
+    plots = {name: _bars(directory / f"{name}.png", run.results, name, *axes) for name, axes in about.plots.items()}
     page = directory / "README.md"
-    page.write_text(_page(run, plots), encoding="utf-8")
+    page.write_text(_page(run, plots, about), encoding="utf-8")
     return page
 
 
-def _page(run: Run, plots: dict[str, bool]) -> str:
+def _page(run: Run, plots: dict[str, bool], about: Page) -> str:
     machine = run.machine
     settings = ", ".join(f"{name} = {value}" for name, value in machine["server_settings"].items())
     versions = ", ".join(f"{name} {number}" for name, number in run.versions.items())
@@ -85,24 +109,17 @@ def _page(run: Run, plots: dict[str, bool]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench` (`headgate bench --report docs/benchmarks`): do not edit.",
+        f"Written by {about.command}: do not edit.",
         "",
         f"- Machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']} GB, {machine['system']}, load "
         f"{machine['load_before']} before the run; clients and server share it.",
         f"- Versions: {versions}.",
         f"- Server: {settings}; the same for all.",
-        f"- Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} hashed lanes where nothing else is said. Every "
-        "side sends dicts and reads dicts.",
-        "- The sides take turns in short rounds; a figure is the median of its rounds. Absolute figures belong to this "
-        "machine and hour: look at the ratios.",
-        "- pgmq is called through its own Python client, and as plain SQL with arrays encoded as fast as Headgate's "
-        "SDK does it. `pgmq` is the faster of the two, and the ratio is to it.",
-        "- Headgate's SDK receives and acks with `synchronous_commit = off`: a crash of the database can repeat a "
-        "delivery, never lose a message. Everything else commits durably.",
+        *(f"- {note}" for note in about.notes),
         f"- Targets met: {sum(r.ok is True for r in checked)} of {len(checked)}.",
         "",
     ]
-    for name, (title, text) in _TITLES.items():
+    for name, (title, text) in about.titles.items():
         results = [r for r in run.results if r.name == name]
         if results:
             lines += [f"## {title}", "", text, "", *_table(results), ""]

@@ -27,15 +27,17 @@ class Result:
     against: str | None = None
     ratio: float | None = None
     target: float | None = None
-    target_is: str = "ratio at least"  # or "value at most", "ratio at most": then less is better
+    target_is: str = "ratio at least"  # or "value at least"; or "value at most", "ratio at most": then less is better
 
     @property
     def ok(self) -> bool | None:
         """Whether the target is met; None when there is none, or nothing to compare with."""
         if self.target is None:
             return None
-        if self.target_is == "value at most":
-            return self.headgate is not None and self.headgate <= self.target
+        if self.target_is.startswith("value"):
+            if self.headgate is None:
+                return False
+            return self.headgate <= self.target if self.target_is == "value at most" else self.headgate >= self.target
         if self.ratio is None:
             return None
         return self.ratio <= self.target if self.target_is == "ratio at most" else self.ratio >= self.target
@@ -110,10 +112,10 @@ def cells(result: Result) -> tuple[str, ...]:
         other = r.pgmq_client if r.pgmq == r.pgmq_sql else r.pgmq_sql
     target = ""
     if r.target is not None:
-        sign = "≥" if r.target_is == "ratio at least" else "≤"
-        target = f"{sign} {r.target:g} {r.unit if r.target_is == 'value at most' else f'x {r.against}'}"
+        sign = "≥" if r.target_is.endswith("at least") else "≤"
+        target = f"{sign} {r.target:g} {r.unit if r.target_is.startswith('value') else f'x {r.against}'}"
     params = " ".join(f"{name}={value}" for name, value in r.params.items())
-    missed = "below" if r.target_is == "ratio at least" else "above"
+    missed = "below" if r.target_is.endswith("at least") else "above"
     verdict = {True: "ok", False: missed, None: ""}[r.ok]
     return (
         r.name, params, number(r.headgate), number(r.pgmq), number(other), number(r.copy), number(r.baseline), r.unit,

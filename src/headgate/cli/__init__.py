@@ -16,6 +16,7 @@ from . import (  # each adds its commands
     receiving,
     sending,
     settling,
+    sources,
     streams,
     tokens,
 )
@@ -24,5 +25,5 @@ from .operating import BENCHMARKS
 
 __all__ = [
     "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "pipelines",
-    "receiving", "sending", "settling", "streams", "tokens",
+    "receiving", "sending", "settling", "sources", "streams", "tokens",
 ]  # fmt: skip

@@ -24,6 +24,11 @@ def consumer_names(context: click.Context, parameter: click.Parameter, begun: st
     return _matching(context, begun, lambda hg: hg.stream(context.params["stream"]).consumers())
 
 
+def source_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Sources."""
+    return _matching(context, begun, lambda hg: [s.name for s in hg.sources.all()])
+
+
 def context_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Contexts."""
     try:

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from ..webhooks import new_secret
 from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given, options, stream_argument
-from .output import about
+from .output import about, talk
 from .replays import offer_replay
 
 ORDERS = click.Choice(["none", "key"])
@@ -38,8 +39,21 @@ SETTINGS = (
     click.option("--max-concurrency", type=int, help="So many messages of a channel or key in flight."),
     click.option("--release-interval", type=values.time, help="One message of a channel or key in this time."),
     click.option("--lease-time", type=values.time, help="How often a worker with leases must be seen."),
+    click.option("--max-waiting", type=int, help="So many long polls may wait at one HTTP server."),
 )
-CLEARABLE = ("filter", "max_deliver", "max_ack_pending", "backoff", "max_concurrency", "release_interval")
+PUSH = (
+    click.option("--push-url", metavar="URL", help="Have the HTTP server post each message there."),
+    click.option(
+        "--push-secret", multiple=True, metavar="SECRET", envvar="HEADGATE_PUSH_SECRET",
+        help="Sign with it: whsec_ and base64; several while it is being changed. A new consumer gets one.",
+    ),
+    click.option("--push-concurrency", type=int, help="So many requests at once, of each server. Default: 8."),
+    click.option("--push-timeout", type=values.time, help="How long an answer may take. Default: 15s."),
+    click.option("--push-header", type=values.header, multiple=True, help="Send it along: 'NAME: VALUE'."),
+)  # fmt: skip
+CLEARABLE = (
+    "filter", "max_deliver", "max_ack_pending", "backoff", "max_concurrency", "release_interval", "max_waiting", "push",
+)  # fmt: skip
 
 
 @app.group("consumer")
@@ -53,14 +67,30 @@ def path(stream: str, consumer: str) -> tuple[str, ...]:
 
 
 def wanted(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that were given."""
-    return given({**settings, "filter": list(settings["filter"]) or None})
+    """The settings that were given, as the SDK takes them."""
+    push = {name: settings.pop(f"push_{name}") for name in ("url", "secret", "concurrency", "timeout", "header")}
+    timeout, headers = push.pop("timeout"), dict(push.pop("header"))
+    secrets = list(push.pop("secret"))
+    found = given({
+        **push, "secret": secrets[0] if len(secrets) == 1 else secrets or None, "headers": headers or None,
+        "timeout": None if timeout is None else timeout.total_seconds(),
+    })  # fmt: skip
+    return given({**settings, "filter": list(settings["filter"]) or None, "push": found or None})
+
+
+def as_body(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same for the HTTP API, where lengths of time are milliseconds."""
+    if "push" not in settings or "timeout" not in settings["push"]:
+        return settings
+    push = dict(settings["push"])
+    milliseconds = round(push.pop("timeout") * 1000)
+    return {**settings, "push": {**push, "timeout_ms": milliseconds}}
 
 
 @command(consumers, "add", curl=True)
 @stream_argument
 @click.argument("name", required=False, metavar="NAME")
-@options(NEW, SETTINGS)
+@options(NEW, SETTINGS, PUSH)
 @click.option("--if-not-exists", is_flag=True, help="Leave a consumer of this name as it is.")
 @click.option("--from-lake", is_flag=True, help="Prepare a replay of what only an archive still has, without asking.")
 def add(
@@ -79,12 +109,17 @@ def add(
         settings["order"] = call.ask("order", default=settings["order"], type=ORDERS)
         settings["ack_wait"] = call.ask("ack wait", default=settings["ack_wait"] or "30s", type=values.time)
     chosen = wanted(settings)
+    made = None
+    if "push" in chosen and "secret" not in chosen["push"]:
+        made = chosen["push"]["secret"] = new_secret()
     leave = {"if_not_exists": True} if if_not_exists else {}
-    body, without = {"name": name, **chosen, **leave}, {"--from-lake": from_lake}
+    body, without = {"name": name, **as_body(chosen), **leave}, {"--from-lake": from_lake}
     if call.curl("POST", "streams", stream, "consumers", body=body, without=without):
         return
     call.hg.stream(stream).consumer(name, create=True, exist_ok=if_not_exists, **chosen)
     offer_replay(call, stream, name, chosen, from_lake)
+    if made is not None:
+        talk(f"it signs with {made}: the receiver needs it, and it is not shown again")
     call.say(call.hg.insights.consumer(stream, name), name)
 
 
@@ -113,7 +148,7 @@ def show(call: Call, stream: str | None, consumer: str | None) -> None:
 
 @command(consumers, "edit", curl=True)
 @consumer_arguments
-@options(SETTINGS)
+@options(SETTINGS, PUSH)
 @click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, stream: str | None, consumer: str | None, clear: tuple[str, ...], **settings: Any) -> None:
     """Change settings of a consumer."""
@@ -121,7 +156,7 @@ def edit(call: Call, stream: str | None, consumer: str | None, clear: tuple[str,
     changed = wanted(settings)
     if not changed and not clear:
         raise click.UsageError("no setting was given")
-    if call.curl("PATCH", *path(stream, consumer), body={**changed, **dict.fromkeys(clear)}):
+    if call.curl("PATCH", *path(stream, consumer), body={**as_body(changed), **dict.fromkeys(clear)}):
         return
     call.hg.stream(stream).consumer(consumer).alter(**changed, clear=clear)
     call.say(call.hg.insights.consumer(stream, consumer))
@@ -159,6 +194,19 @@ def resume(call: Call, stream: str | None, consumer: str | None) -> None:
     if not call.curl("POST", *path(stream, consumer), "resume"):
         call.hg.stream(stream).consumer(consumer).resume()
         call.say({"paused": False}, consumer)
+
+
+@command(consumers, "workers", curl=True)
+@consumer_arguments
+def workers(call: Call, stream: str | None, consumer: str | None) -> None:
+    """List the workers of a leased consumer, and which lanes they have."""
+    stream, consumer = call.consumer(stream, consumer)
+    if call.curl("GET", *path(stream, consumer), "workers"):
+        return
+    call.hg.insights.consumer(stream, consumer)
+    found = call.hg.insights.workers(stream, consumer)
+    columns = ("name", "in_flight", "joined_at", "seen_at", "until", "lanes")
+    call.say_rows(found, [{c: getattr(w, c) for c in columns} for w in found], columns, "it has no workers")
 
 
 @command(consumers, "seek", curl=True)

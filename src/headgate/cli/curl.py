@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from .output import plain
 
-LENGTHS = {"retain_up_to", "retain_at_least", "segment_age", "release_interval"}  # those that can be null
+LENGTHS = {"retain_up_to", "retain_at_least", "segment_age", "release_interval", "tolerance"}  # those that can be null
 SERVER = "http://localhost:7376"
 
 

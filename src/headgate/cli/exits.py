@@ -14,8 +14,8 @@ MEANINGS = {
     OK: "done",
     FAILED: "an error: stderr says what and, after `hint:`, what to do",
     USAGE: "wrong usage: stderr has the usage line",
-    NOTHING: "what was asked for is not there: no such stream, consumer, message or context, nothing to receive, "
-    "an ack that came too late; or a check did not hold (`bench --check`)",
+    NOTHING: "what was asked for is not there: no such stream, consumer, message, source or context, "
+    "nothing to receive, an ack that came too late; or a check did not hold (`bench --check`)",
     INTERRUPTED: "interrupted",
 }
 
@@ -30,6 +30,8 @@ HINTS: dict[type[headgate.Error], str] = {
     headgate.ConsumerNotFound: "`headgate consumer list` shows the consumers, `headgate consumer add` makes one",
     headgate.StreamExists: "choose another name, or say --if-not-exists",
     headgate.ConsumerExists: "choose another name, or say --if-not-exists",
+    headgate.SourceNotFound: "`headgate source list` shows the sources, `headgate source add` makes one",
+    headgate.SourceExists: "choose another name, or say --if-not-exists",
     headgate.NotJoined: "a leased consumer hands messages to its workers alone; look at them with `headgate peek`",
     headgate.SchemaMissing: "run `headgate migrate`",
     headgate.SchemaOutdated: "run `headgate migrate`",
@@ -38,4 +40,5 @@ HINTS: dict[type[headgate.Error], str] = {
 
 def code_of(error: headgate.Error) -> int:
     """The exit code that an error stands for."""
-    return NOTHING if isinstance(error, (NotThere, headgate.StreamNotFound, headgate.ConsumerNotFound)) else FAILED
+    missing = (NotThere, headgate.StreamNotFound, headgate.ConsumerNotFound, headgate.SourceNotFound)
+    return NOTHING if isinstance(error, missing) else FAILED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -11,7 +12,7 @@ from click.shell_completion import get_completion_class
 import headgate
 
 from .app import app
-from .call import Call, command
+from .call import Call, command, options
 from .complete import SHELLS
 from .exits import FAILED, NOTHING, OK
 from .output import say, talk
@@ -19,17 +20,68 @@ from .progress import each
 
 BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned", "channels", "idle", "active", "keys")
 
+HTTP = "http"  # has benchmarks of its own
+
+UP = (
+    click.option(
+        "--host", default="127.0.0.1", show_default=True, envvar="HEADGATE_HOST", help="The address to listen on."
+    ),
+    click.option(
+        "--port", type=int, default=7376, show_default=True, envvar="HEADGATE_PORT",
+        help="The port to listen on; 0 takes a free one.",
+    ),
+    click.option(
+        "--no-auth", is_flag=True, envvar="HEADGATE_NO_AUTH",
+        help="Take requests without a token, from this machine alone.",
+    ),
+    click.option(
+        "--first-token/--no-first-token", default=True, show_default=True, envvar="HEADGATE_FIRST_TOKEN",
+        help="Have a token for administrators in a file; `headgate token add` makes others.",
+    ),
+    click.option(
+        "--connections", type=click.IntRange(min=1), default=24_000, show_default=True, envvar="HEADGATE_CONNECTIONS",
+        help="So many connections of callers at once; more are refused.",
+    ),
+    click.option("--no-push", is_flag=True, envvar="HEADGATE_NO_PUSH", help="Leave push consumers to other servers."),
+    click.option(
+        "--push-private", is_flag=True, envvar="HEADGATE_PUSH_PRIVATE",
+        help="Push to any address, also of this network.",
+    ),
+    click.option(
+        "--push-allow", multiple=True, metavar="HOST|NETWORK", envvar="HEADGATE_PUSH_ALLOW",
+        help="Push there, besides public addresses.",
+    ),
+    click.option(
+        "--audit-days", type=click.IntRange(0, 36_500), default=90, show_default=True, envvar="HEADGATE_AUDIT_DAYS",
+        help="How long administrative calls are remembered; 0 is for ever.",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+        envvar="HEADGATE_LOG_FORMAT", help="How the log on stderr is written: json is one object a line.",
+    ),
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True,
+        envvar="HEADGATE_LOG_LEVEL", help="What is logged: this and worse.",
+    ),
+    click.option(
+        "--access-log", is_flag=True, envvar="HEADGATE_ACCESS_LOG",
+        help="Log each request at level info; otherwise it is at level debug.",
+    ),
+)  # fmt: skip
+
 # Databases that connect() refuses; to the doctor that is a finding.
 UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew, headgate.ServerTooOld)
 
 
 @command(app, "up")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=int, default=7376, show_default=True, help="The port to listen on; 0 takes a free one.")
-@click.option("--no-auth", is_flag=True, help="Take requests without a token, from this machine alone.")
-def up(call: Call, host: str, port: int, no_auth: bool) -> int:
-    """Run Headgate: migrate, print the URLs of database and HTTP server, maintain and serve until stopped."""
+@options(UP)
+def up(call: Call, host: str, port: int, no_auth: bool, no_push: bool, **more: Any) -> int:
+    """Run Headgate: migrate, print the URLs of database and HTTP server, maintain and serve until stopped.
+
+    Each option can be given in the environment, too: HEADGATE_PORT for `--port`, and so on.
+    """
     try:
+        from headgate.server import logs
         from headgate.server.run import Running, serve  # here, because no other command needs it
         from headgate.server.settings import Settings
     except ImportError as missing:
@@ -38,12 +90,24 @@ def up(call: Call, host: str, port: int, no_auth: bool) -> int:
         ) from missing
 
     def ready(running: Running) -> None:
-        facts = {"url": running.database_url, "http": running.url, "token_file": str(running.token_file or "")}
-        call.say(facts, f"{running.database_url}\n{running.url}")
-        if running.token_file is not None:
+        # stdout may be kept as a log is: a password has no business there
+        facts = {"url": logs.hide_secrets(running.database_url), "http": running.url}
+        facts["token_file"] = str(running.token_file or "")
+        call.say(facts, f"{facts['url']}\n{running.url}")
+        if running.token_file is not None and log_format == "text":
             talk(f"a token for administrators is in {running.token_file}")
 
-    serve(Settings(call.url, host=host, port=port, auth=not no_auth), ready)
+    log_format = more.pop("log_format")
+    logs.set_up(log_format, more.pop("log_level"))
+    days = more.pop("audit_days") or None
+    settings = Settings(call.url, host=host, port=port, auth=not no_auth, push=not no_push, audit_days=days, **more)
+    try:
+        serve(settings, ready)
+    except Exception as error:
+        if log_format == "text":
+            raise
+        logs.say_last(error)
+        return FAILED
     return OK
 
 
@@ -83,17 +147,26 @@ def doctor(call: Call) -> int:
 
 
 @command(app, "bench")
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice(BENCHMARKS))
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice((*BENCHMARKS, HTTP)))
 @click.option("--quick", is_flag=True, help="Short rounds: some minutes in all.")
 @click.option("--report", metavar="DIR", type=click.Path(path_type=Path), help="Write README.md and plots there.")
 @click.option("--only-headgate", is_flag=True, help="Leave pgmq and COPY out.")
 @click.option("--check", is_flag=True, help=f"Exit with {NOTHING} when a target is missed.")
 @click.option("--scale", type=float, default=1.0, hidden=True)  # for tests
 def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
-    """Measure Headgate beside pgmq and a raw COPY: all benchmarks, or those called NAME."""
-    from headgate.bench import command as benchmarks  # here, because no other command needs it
+    """Measure Headgate beside pgmq and a raw COPY: all benchmarks, or those called NAME.
 
+    `headgate bench http` measures the HTTP server instead, under the load of 50 clients on this machine.
+    """
     args = argparse.Namespace(names=names, json=call.json, database=call.named_url, **options)
+    if HTTP in names:
+        if len(names) > 1:
+            raise click.UsageError(f"{HTTP} is measured by itself: leave the other names out")
+        from headgate.bench.http import run as of_http  # here, because no other command needs it
+
+        return of_http.http(args, say=say, talk=talk, watch=lambda names: each(names, "bench http"))
+    from headgate.bench import command as benchmarks
+
     return benchmarks.bench(args, say=say, talk=talk, watch=lambda names: each(names, "bench"))
 
 

@@ -16,6 +16,7 @@ from .call import Call, command, given
 from .exits import NOTHING
 
 COLUMNS = ("id", "name", "scopes", "streams", "rate_limit", "created_at", "expires_at", "revoked_at")
+AUDITED = ("id", "at", "status", "who", "address", "action")
 SCOPES = ("admin", "produce", "consume", "monitor")
 
 
@@ -61,6 +62,18 @@ def show_all(call: Call) -> None:
         return
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in call.hg.run(statements.TOKENS, ())]
     call.say_rows(rows, rows, COLUMNS, "no tokens")
+
+
+@command(tokens, "audit", curl=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.option("--before", type=click.IntRange(min=0), metavar="ID", help="Only what came before this one.")
+def audit(call: Call, limit: int, before: int | None) -> None:
+    """List the administrative calls of the HTTP server, the newest first: who did what."""
+    if call.curl("GET", "audit", query=given({"limit": limit, "before": before})):
+        return
+    found = call.hg.run(statements.AUDIT_LOG, (limit, before))
+    rows = [dict(zip(("id", "at", "who", "address", "action", "status"), row, strict=True)) for row in found]
+    call.say_rows(rows, rows, AUDITED, "no administrative calls")
 
 
 @command(tokens, "remove", curl=True)

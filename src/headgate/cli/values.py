@@ -38,6 +38,14 @@ def headers(value: Any) -> Any:
     return _json(value, (dict,), '\'{"trace": "abc"}\'')
 
 
+def header(value: Any) -> tuple[str, str]:
+    """A header to send along: NAME: VALUE."""
+    name, colon, text = str(value).partition(":")
+    if not colon or not name.strip():
+        raise click.BadParameter(f"{value!r} is not a header; write for example 'X-Api-Key: abc'")
+    return name.strip(), text.strip()
+
+
 def backoff(value: Any) -> Any:
     """How long a failed message waits: seconds, a list of seconds, or an object."""
     return _json(value, (int, float, list, dict), '10, [1,10,60] or \'{"first":1,"factor":2,"max":300}\'')

@@ -17,9 +17,13 @@ from ..types import (
     DeadLetter,
     MessageState,
     PeekedMessage,
+    SourceInfo,
     StoredMessage,
     StreamInfo,
+    WorkerInfo,
 )
+
+SETTINGS = ("key", "id", "channel", "headers", "signature", "tolerance", "body", "rate_limit")  # of a source
 
 
 class Nothing(Struct):
@@ -163,6 +167,17 @@ class Peeked(Struct):
         return cls(stored, m.state, m.attempt, m.visible_at, m.worker, m.reason, m.last_error)
 
 
+class Push(Struct):
+    """Where a consumer pushes to. Secrets are shown by their ends, headers by their names."""
+
+    url: str
+    secret: list[str]
+    concurrency: int
+    timeout_ms: int
+    headers: list[str]
+    note: str | None
+
+
 class Consumer(Struct):
     """A consumer and how far it is."""
 
@@ -192,11 +207,52 @@ class Consumer(Struct):
     release_interval_ms: int | None
     leased: bool
     lease_time_ms: int | None
+    max_waiting: int | None
+    push: Push | None
 
     @classmethod
     def of(cls, info: ConsumerInfo) -> Consumer:
         """The answer for what insights know."""
-        return cls(**facts(info))
+        p = info.push
+        push = p and Push(
+            p["url"], p["secret"], p["concurrency"], round(p["timeout"] * 1000), p["headers"] or [], p["note"]
+        )
+        return cls(**{**facts(info), "push": push})
+
+
+class Source(Struct):
+    """Where messages come from. Secrets are shown by their ends."""
+
+    name: str
+    kind: str
+    stream: str
+    scheme: str
+    secret: list[str]
+    key: str | None
+    id: str | None
+    channel: str | None
+    headers: list[str] | None
+    signature: dict[str, str] | None
+    tolerance_ms: int | None
+    body: str | None
+    rate_limit: int | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, info: SourceInfo) -> Source:
+        """The answer for what is known of a source."""
+        found = {name: info.settings.get(name) for name in SETTINGS}
+        tolerance = found.pop("tolerance")
+        return cls(
+            name=info.name, kind=info.kind, stream=info.stream, scheme=info.scheme, secret=info.secret,
+            created_at=info.created_at, tolerance_ms=None if tolerance is None else round(tolerance * 1000), **found,
+        )  # fmt: skip
+
+
+class Taken(Struct):
+    """A webhook that is in the stream, on disk; its delivery was there before if it is an old seq."""
+
+    seq: int
 
 
 class Acked(Struct):
@@ -238,6 +294,38 @@ class Channel(Struct):
     def of(cls, info: ChannelInfo) -> Channel:
         """The answer for what insights know."""
         return cls(**facts(info))
+
+
+class Worker(Struct):
+    """A worker of a leased consumer. It counts as alive until `until`, unless it is seen again."""
+
+    stream: str
+    consumer: str
+    name: str
+    lanes: list[int]
+    joined_at: datetime
+    seen_at: datetime
+    until: datetime
+    in_flight: int
+
+    @classmethod
+    def of(cls, info: WorkerInfo) -> Worker:
+        """The answer for what insights know."""
+        return cls(**facts(info))
+
+
+class Leases(Struct):
+    """The lanes that are leased to a worker now, and how soon it must be seen again."""
+
+    worker: str
+    lanes: list[int]
+    lease_time_ms: int
+
+
+class Left(Struct):
+    """How many lanes are free for others."""
+
+    freed: int
 
 
 class Dead(Struct):

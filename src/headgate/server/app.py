@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -12,21 +12,28 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from .. import tracing
 from ..errors import Error
 from .auth import ANYBODY, Caller
 from .call import Call
 from .errors import Problem, problem
+from .limits import Gauge
 from .routes import ROUTES
 from .routing import Route
 from .service import Service
+from .sources import sender
 
 log = logging.getLogger("headgate.server")
+access = logging.getLogger("headgate.access")
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Answer = tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]  # status, content type, body, more headers
 
 _encode = msgspec.json.Encoder().encode
 JSON = b"application/json"
+UNTRACED = {"/healthz", "/readyz", "/metrics"}  # asked for every few seconds by programs
+_quiet = contextlib.nullcontext
 
 
 class App:
@@ -55,40 +62,66 @@ class App:
         began = perf_counter()
         headers = dict(scope["headers"])
         work = _Work(self.service, scope, headers, receive)
+        given = [h.decode("latin-1") if (h := headers.get(name)) else None for name in (b"traceparent", b"tracestate")]
+        with _quiet() if scope["path"] in UNTRACED else tracing.serving(scope["method"], *given) as span:
+            work.trace = span.carried if span is not None else tracing.passed_on(*given)
+            status, kind, body, more = await self._answer(work, scope)
+            if span is not None:
+                _describe(span, work, scope, status)
+            seconds = perf_counter() - began - work.waited
+            self._log(work, scope, status, seconds)
+        # Who has no token leaves no note: else anybody could fill the log.
+        if work.is_administrative and work.caller is not None:
+            address = scope["client"][0] if scope.get("client") else None
+            await self.service.audit(work.caller, address, f"{scope['method']} {scope['path']}", status)
+        route, method = (work.route.path, scope["method"]) if work.route else ("-", "-")
+        self.service.metrics.request(route, method, status, seconds)
+        length = str(len(body)).encode()
+        # a GET may receive messages: nothing on the way may answer it from memory
+        all_headers = [(b"content-type", kind), (b"content-length", length), (b"cache-control", b"no-store"), *more]
+        await send({"type": "http.response.start", "status": status, "headers": all_headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(self, work: _Work, scope: MutableMapping[str, Any]) -> Answer:
         try:
-            status, kind, body, more = await work.answer()
+            return await work.answer()
         except Problem as p:
-            status, kind, body, more = _problem(p)
+            return _problem(p)
         except Error as error:
             if work.path:
                 self.service.forget(error, work.path.get("stream"), work.path.get("consumer"))
             found = problem(error)
             if found.status == 500:
                 log.exception("%s %s failed", scope["method"], scope["path"])
-            status, kind, body, more = _problem(found)
+            return _problem(found)
         except TimeoutError:
-            hint = "whether it was done is not known; send messages with an id, and repeat the call"
-            status, kind, body, more = _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
+            if not work.is_reading:
+                hint = "whether it was done is not known; send messages with an id, and repeat the call"
+                return _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
+            # the rest of the body may still come: nothing else can be sent on this connection
+            found = Problem(408, "too_slow", "the request's body did not come in time", "send it without a break")
+            status, kind, body, more = _problem(found)
+            return status, kind, body, [*more, (b"connection", b"close")]
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            status, kind, body, more = _problem(
-                Problem(500, "internal", "something went wrong in the server", "look in the server's log")
-            )
+            return _problem(Problem(500, "internal", "something went wrong in the server", "look in the server's log"))
         finally:
             work.close()
-        # Who has no token leaves no note: else anybody could fill the log.
-        if work.is_administrative and work.caller is not None:
-            address = scope["client"][0] if scope.get("client") else None
-            await self.service.audit(work.caller, address, f"{scope['method']} {scope['path']}", status)
-        self.service.metrics.request(
-            work.route.path if work.route else "-", scope["method"] if work.route else "-", status,
-            perf_counter() - began - work.waited,
-        )  # fmt: skip
-        length = str(len(body)).encode()
-        # a GET may receive messages: nothing on the way may answer it from memory
-        all_headers = [(b"content-type", kind), (b"content-length", length), (b"cache-control", b"no-store"), *more]
-        await send({"type": "http.response.start", "status": status, "headers": all_headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _log(self, work: _Work, scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
+        """The line of the access log. The route, not the path: and of the token only its id."""
+        level = logging.INFO if self.service.settings.access_log else logging.DEBUG
+        if access.isEnabledFor(level):
+            route = work.route.path if work.route else "-"
+            fields = {
+                "method": scope["method"][:20],
+                "route": route,
+                "status": status,
+                "ms": round(seconds * 1000, 3),
+                "waited_ms": round(work.waited * 1000, 3),
+                "token": work.caller.id if work.caller else None,
+            }
+            access.log(level, "%s %s %s", fields["method"], route, status, extra=fields)
 
 
 class _Work:
@@ -103,10 +136,13 @@ class _Work:
         self._receive = receive
         self._call: Call | None = None
         self._held = 0  # bytes
-        self._is_in_work = False
+        self._bodies = service.bodies
+        self._in_work: Gauge | None = None
+        self.is_reading = False  # the body
         self.caller: Caller | None = None
         self.route: Route | None = None
         self.path: dict[str, str] = {}
+        self.trace: tracing.Carried | None = None  # for messages that are sent
 
     @property
     def waited(self) -> float:
@@ -117,26 +153,42 @@ class _Work:
         route = self.route
         return route is not None and route.scope == "admin" and route.method != "GET"
 
-    async def answer(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+    async def answer(self) -> Answer:
         service, scope = self._service, self._scope
         raw_path = scope.get("raw_path") or scope["path"].encode()
         route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
         self.route = route
         caller = ANYBODY
+        if route.raw_body:
+            await self._enter_webhook()
         if route.scope is not None:
-            service.in_work.enter()
-            self._is_in_work = True
+            self._enter(service.in_work)
             self.caller = caller = await self._authenticate()
             caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
-        async with asyncio.timeout(service.settings.timeout) as limit:
+        with service.deadlines.of_this_task() as limit:
             body = await self._body(route)
-            self._call = Call(service, route, caller, self.path, query, body, self._receive)
+            self._call = Call(service, route, caller, self.path, query, body, self._receive, self._headers)
             self._call.limit = limit
+            self._call.trace = self.trace
             data = await route.handler(self._call)
         if isinstance(route.answer, str):
             return route.status, route.answer.encode(), data, []
         return route.status, JSON, _encode({"data": data}), []
+
+    def _enter(self, gauge: Gauge) -> None:
+        gauge.enter()
+        self._in_work = gauge
+
+    async def _enter_webhook(self) -> None:
+        """Anybody may send one: limits of their own, and no body is taken for a source that there is not."""
+        service, client = self._service, self._scope.get("client")
+        service.webhook_rates.spend(
+            sender(client[0] if client else None), service.settings.webhook_rate_limit, "this address"
+        )
+        self._enter(service.webhooks_in_work)
+        self._bodies = service.webhook_bodies
+        await service.sources.find(self.path["source"])
 
     async def _authenticate(self) -> Caller:
         service = self._service
@@ -150,22 +202,28 @@ class _Work:
     async def _body(self, route: Route) -> Any:
         given = self._headers.get(b"content-length", b"0")
         length = int(given) if given.isdigit() and len(given) < 20 else 0
-        if length > self._service.settings.body_limit:
-            raise self._too_large()
+        settings = self._service.settings
+        most = settings.webhook_body_limit if route.raw_body else settings.body_limit
+        if length > most:
+            raise _too_large(most)
         parts: list[bytes] = []
+        self.is_reading = True
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Problem(400, "gone", "the request was not sent to its end")
             part = message.get("body", b"")
             if part:
-                self._service.bodies.enter(len(part))
+                self._bodies.enter(len(part))
                 self._held += len(part)
                 parts.append(part)
-            if self._held > self._service.settings.body_limit:
-                raise self._too_large()
+            if self._held > most:
+                raise _too_large(most)
             if not message.get("more_body"):
                 break
+        self.is_reading = False
+        if route.raw_body:
+            return b"".join(parts)
         if route.decode_body is None:
             return None  # what is sent along with a GET or DELETE is nobody's concern
         content = b"".join(parts)
@@ -185,16 +243,30 @@ class _Work:
         except (msgspec.DecodeError, ValueError) as error:
             raise Problem(400, "bad_json", f"the body cannot be read: {error}", "send JSON in UTF-8") from None
 
-    def _too_large(self) -> Problem:
-        most = self._service.settings.body_limit
-        return Problem(413, "body_too_large", f"the body is larger than {most} bytes", "send smaller batches")
-
     def close(self) -> None:
         if self._call is not None:
             self._call.close()
-        if self._is_in_work:
-            self._service.in_work.leave()
-        self._service.bodies.leave(self._held)
+        if self._in_work is not None:
+            self._in_work.leave()
+        self._bodies.leave(self._held)
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "body_too_large", f"the body is larger than {most} bytes", "send smaller batches")
+
+
+def _describe(span: tracing.Span, work: _Work, scope: MutableMapping[str, Any], status: int) -> None:
+    about: dict[str, Any] = {"http.response.status_code": status, "url.path": scope["path"]}
+    if work.route is not None:
+        span.rename(f"{scope['method']} {work.route.path}")
+        about["http.route"] = work.route.path
+    if "stream" in work.path:
+        about |= {"messaging.system": "headgate", "messaging.destination.name": work.path["stream"]}
+    if "consumer" in work.path:
+        about["messaging.consumer.group.name"] = work.path["consumer"]
+    span.tell(about)
+    if status >= 500:
+        span.fail(str(status))
 
 
 def _query(route: Route, query_string: bytes) -> Any:
@@ -218,11 +290,11 @@ def _query(route: Route, query_string: bytes) -> Any:
         raise Problem(422, "invalid_query", str(error), "GET /openapi.json has the parameters") from None
 
 
-def _problem(p: Problem) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
+def _problem(p: Problem) -> Answer:
     headers: list[tuple[bytes, bytes]] = []
     if p.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(p.retry_after))).encode()))
-    if p.status == 401:
+    if p.status == 401 and p.code == "unauthorized":
         headers.append((b"www-authenticate", b"Bearer"))
     if p.status == 405 and p.hint:
         headers.append((b"allow", p.hint.removeprefix("it takes ").encode()))

@@ -10,7 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from .. import statements
@@ -29,6 +31,27 @@ LINGER = 0.002  # seconds
 ALONE = 4  # members of a refused group that are tried at once
 
 
+@dataclass(slots=True)
+class _Group(Generic[Item, Result]):
+    """What is under way for one key."""
+
+    waiting: deque[tuple[Item, asyncio.Future[Result]]] = field(default_factory=deque)
+    commits: int = 0
+    committing: int = 0  # calls in these commits
+    company: int = 1  # calls that were being committed when the last group went
+    gathering: asyncio.Future[None] | None = None  # while the next group gathers: done when it is complete
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether somebody gathers the next group."""
+        return self.gathering is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the next group has as many calls as were there last time. They come again, and soon."""
+        return len(self.waiting) >= self.company
+
+
 class Grouper(Generic[Item, Result]):
     """Groups calls that belong to the same key. `commit` makes one commit of several and answers each."""
 
@@ -41,6 +64,7 @@ class Grouper(Generic[Item, Result]):
         parallel: int = 2,
         linger: float = LINGER,
         unclaimed: Callable[[Any, Result], None] = lambda key, result: None,
+        timed: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._commit = commit
         self._weigh = weigh
@@ -48,42 +72,72 @@ class Grouper(Generic[Item, Result]):
         self._parallel = parallel
         self._linger = linger
         self._unclaimed = unclaimed  # told of what nobody waits for any more
-        self._waiting: dict[Hashable, deque[tuple[Item, asyncio.Future[Result]]]] = {}
-        self._running: dict[Hashable, int] = {}
-        self._company: dict[Hashable, int] = {}  # how many calls the last group of a key had
+        self._timed = timed  # told how long each commit took
+        self._groups: dict[Hashable, _Group[Item, Result]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.groups = 0  # commits so far, and what they held
         self.calls = 0
 
     async def submit(self, key: Hashable, item: Item) -> Result:
         """Answers when the item is committed."""
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, deque()).append((item, answer))
-        if self._running.get(key, 0) < self._parallel:
-            self._running[key] = self._running.get(key, 0) + 1
-            task = asyncio.create_task(self._work(key))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Result] = loop.create_future()
+        state = self._groups.get(key)
+        if state is None:
+            state = self._groups[key] = _Group()
+        state.waiting.append((item, answer))
+        if state.gathering is not None:
+            if state.is_complete and not state.gathering.done():
+                state.gathering.set_result(None)
+        else:
+            self._begin(key, state)
         return await answer
 
-    async def _work(self, key: Hashable) -> None:
-        await asyncio.sleep(0)  # what has arrived in the same turn of the loop goes along
-        while True:
-            # Where there was company, there will be: their next calls are on their way.
-            if self._company.get(key, 1) > 1 and len(self._waiting[key]) < self._company[key]:
-                await asyncio.sleep(self._linger)
-            if not (group := self._next_group(key)):
-                break
-            self._company[key] = len(group)
-            await self._run(key, group)
-        self._running[key] -= 1
-        if not self._running[key]:
-            del self._running[key]
-            self._waiting.pop(key, None)
-            self._company.pop(key, None)
+    def _begin(self, key: Hashable, state: _Group[Item, Result]) -> None:
+        """Has the next group gathered, unless enough of them are being committed: then the first to end does it."""
+        if state.commits < self._parallel:
+            loop = asyncio.get_running_loop()
+            state.gathering = loop.create_future()
+            task = loop.create_task(self._work(key, state))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _next_group(self, key: Hashable) -> list[tuple[Item, asyncio.Future[Result]]]:
-        waiting = self._waiting.get(key)
+    async def _work(self, key: Hashable, state: _Group[Item, Result]) -> None:
+        """Gathers a group and commits it, and so on. While it commits, another one gathers."""
+        while True:
+            await self._gather(state)
+            state.gathering = None
+            if group := self._next_group(state):
+                state.commits += 1
+                state.committing += len(group)
+                state.company = state.committing
+                if state.waiting:
+                    self._begin(key, state)
+                try:
+                    await self._run(key, group)
+                finally:
+                    state.commits -= 1
+                    state.committing -= len(group)
+            elif not state.commits:
+                if self._groups.get(key) is state:
+                    del self._groups[key]
+                return
+            if state.is_gathering or not group:
+                return
+            # Nobody may wait yet: those who have just been answered come again.
+            state.gathering = asyncio.get_running_loop().create_future()
+
+    async def _gather(self, state: _Group[Item, Result]) -> None:
+        gathering = state.gathering
+        assert gathering is not None
+        await asyncio.sleep(0)  # what has arrived in the same turn of the loop goes along
+        if not state.is_complete and not gathering.done():
+            timer = asyncio.get_running_loop().call_later(self._linger, _complete, gathering)
+            await gathering
+            timer.cancel()
+
+    def _next_group(self, state: _Group[Item, Result]) -> list[tuple[Item, asyncio.Future[Result]]]:
+        waiting = state.waiting
         group: list[tuple[Item, asyncio.Future[Result]]] = []
         weight = 0
         while waiting:
@@ -101,7 +155,9 @@ class Grouper(Generic[Item, Result]):
         self.groups += 1
         self.calls += len(group)
         try:
+            began = perf_counter()
             results = await self._commit(key, [item for item, _ in group])
+            self._timed(perf_counter() - began)
         except Error as error:
             # A lost connection leaves open whether it was committed: trying again could do it twice.
             if len(group) == 1 or isinstance(error, ConnectionFailed):
@@ -125,6 +181,11 @@ class Grouper(Generic[Item, Result]):
     ) -> None:
         async with turns:
             await self._run(key, [member])
+
+
+def _complete(gathering: asyncio.Future[None]) -> None:
+    if not gathering.done():
+        gathering.set_result(None)
 
 
 def _fail(group: Sequence[tuple[Any, asyncio.Future[Any]]], error: BaseException) -> None:
@@ -157,16 +218,30 @@ class Batching:
     """The groups of sends by stream, and of acks and receives by consumer."""
 
     def __init__(
-        self, hg: AsyncHeadgate, *, on: bool, seconds: float, published: Callable[[str, Sequence[int]], None]
+        self,
+        hg: AsyncHeadgate,
+        *,
+        on: bool,
+        seconds: float,
+        published: Callable[[str, Sequence[int]], None],
+        timed: Callable[[str, float], None] = lambda what, seconds: None,
     ) -> None:
         self._hg = hg
         self._on = on
         self._seconds = seconds
         self._published = published
-        self.sends: Grouper[Sending, list[int]] = Grouper(self._send, _weight, most=SEND_GROUP)
-        self.acks: Grouper[list[str], tuple[int, int]] = Grouper(self._ack, len, most=ACK_GROUP, parallel=1)
+        self.sends: Grouper[Sending, list[int]] = Grouper(
+            self._send, _weight, most=SEND_GROUP, timed=partial(timed, "send")
+        )
+        self.acks: Grouper[list[str], tuple[int, int]] = Grouper(
+            self._ack, len, most=ACK_GROUP, parallel=1, timed=partial(timed, "ack")
+        )
         self.receives: Grouper[Receiving, list[AsyncMessage]] = Grouper(
-            self._receive, lambda r: r.wanted, most=RECEIVE_GROUP, unclaimed=self._release
+            self._receive,
+            lambda r: r.wanted,
+            most=RECEIVE_GROUP,
+            unclaimed=self._release,
+            timed=partial(timed, "receive"),
         )
         self._releases: set[asyncio.Task[None]] = set()
 

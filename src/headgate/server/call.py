@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from .. import tracing
 from .auth import Caller
+from .deadlines import Deadline
 from .routing import Route
 from .service import Service
 
@@ -14,7 +16,10 @@ from .service import Service
 class Call:
     """A request whose caller, path, query and body have been checked."""
 
-    __slots__ = ("_gone", "_receive", "body", "caller", "limit", "path", "query", "route", "service", "waited")
+    __slots__ = (
+        "_gone", "_receive", "body", "caller", "headers", "limit", "path", "query", "route", "service", "trace",
+        "waited",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -25,6 +30,7 @@ class Call:
         query: Any,
         body: Any,
         receive: Callable[[], Awaitable[Any]],
+        headers: dict[bytes, bytes],
     ) -> None:
         self.service = service
         self.route = route
@@ -32,7 +38,9 @@ class Call:
         self.path = path
         self.query = query
         self.body = body
-        self.limit: asyncio.Timeout | None = None  # of the work on it
+        self.headers = headers
+        self.trace: tracing.Carried | None = None  # the headers that messages without a trace of their own get
+        self.limit: Deadline | None = None  # of the work on it
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive
         self._gone: asyncio.Task[Any] | None = None

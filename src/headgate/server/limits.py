@@ -1,4 +1,4 @@
-"""When it is too much: requests in work, bytes in memory, requests a second of one token."""
+"""When it is too much: requests in work, bytes in memory, requests a second of one token, address or source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gauge:
 
 
 class Rates:
-    """So many requests a second of each token, with a burst of one second's worth."""
+    """So many requests a second of each token (or address, or source), with a burst of one second's worth."""
 
     MOST = 10_000  # tokens remembered
 
@@ -36,7 +36,7 @@ class Rates:
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}  # what is left, and when that was
 
-    def spend(self, token: str, rate: int) -> None:
+    def spend(self, token: str, rate: int, who: str = "this token") -> None:
         """Counts one request, or 429 with the time until the next is possible."""
         now = self._clock()
         left, at = self._left.get(token, (float(rate), now))
@@ -44,7 +44,7 @@ class Rates:
         if left < 1:
             self._left[token] = (left, now)
             raise Problem(
-                429, "rate_limited", f"this token may make {rate} requests a second", "slow down", (1 - left) / rate
+                429, "rate_limited", f"{who} may make {rate} requests a second", "slow down", (1 - left) / rate
             )
         if token not in self._left and len(self._left) >= self.MOST:
             self._left.clear()

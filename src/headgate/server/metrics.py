@@ -1,17 +1,55 @@
-"""Prometheus text: what this process did, and how the database's streams and consumers stand."""
+"""Prometheus text: what this process did, and how the database, its streams and its consumers stand."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from ..types import ConsumerInfo, StreamInfo
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 86400.0)
 MOST_SERIES = 10_000  # of messages: streams and consumers that come and go
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[str, ...]
+
+
+class Histogram:
+    """How long something took, by labels."""
+
+    def __init__(self, name: str, about: str, labels: Labels, bounds: tuple[float, ...] = SHORT) -> None:
+        self._name = name
+        self._about = about
+        self._labels = labels
+        self._bounds = bounds
+        self._found: dict[Labels, tuple[list[int], list[float]]] = {}
+
+    def add(self, values: Labels, seconds: float) -> None:
+        """Counts one."""
+        found = self._found.get(values)
+        if found is None:
+            if len(self._found) >= MOST_SERIES:
+                return
+            found = self._found[values] = ([0] * (len(self._bounds) + 1), [0.0])
+        counts, total = found
+        counts[bisect_left(self._bounds, seconds)] += 1
+        total[0] += seconds
+
+    def render(self) -> list[str]:
+        """Its lines."""
+        lines = [_head(self._name, "histogram", self._about)]
+        for values, (counts, total) in self._found.items():
+            labels = dict(zip(self._labels, values, strict=True))
+            running = 0
+            for bound, n in zip((*self._bounds, "+Inf"), counts, strict=True):
+                running += n
+                lines.append(f"{self._name}_bucket{_labels(**labels, le=str(bound))} {running}")
+            shared = _labels(**labels)
+            lines += [f"{self._name}_sum{shared} {total[0]:.6f}", f"{self._name}_count{shared} {running}"]
+        return lines
 
 
 class Metrics:
@@ -19,16 +57,39 @@ class Metrics:
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], int] = {}
-        self._times: dict[str, tuple[list[int], list[float]]] = {}
         self._messages: dict[tuple[str, str, str | None], int] = {}
+        self._times = Histogram(
+            "headgate_http_request_seconds", "Time to an answer, without waiting for messages.", ("route", "method")
+        )
+        self._commits = Histogram(
+            "headgate_commit_seconds",
+            "Time of the calls of the database that sends, acks and receives share.",
+            ("what",),
+        )
+        self._ages = Histogram(
+            "headgate_http_delivery_age_seconds", "From sending a message to handing it out for the first time.",
+            ("stream", "consumer"), LONG,
+        )  # fmt: skip
+        self._pushes: dict[tuple[str, str, str], int] = {}
+        self._push_times = Histogram("headgate_push_seconds", "Time to an endpoint's answer.", ("stream", "consumer"))
+        self.refused = 0  # connections
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Counts an answer. The time a poll waited for messages is not in it."""
         key = (route, method, status)
         self._requests[key] = self._requests.get(key, 0) + 1
-        counts, total = self._times.setdefault(f"{method} {route}", ([0] * (len(BOUNDS) + 1), [0.0]))
-        counts[bisect_left(BOUNDS, seconds)] += 1
-        total[0] += seconds
+        self._times.add((route, method), seconds)
+
+    def commit(self, what: str, seconds: float) -> None:
+        """Counts a call of the database that several requests may have shared."""
+        self._commits.add((what,), seconds)
+
+    def push(self, stream: str, consumer: str, result: str, seconds: float) -> None:
+        """Counts a message that was posted to a push consumer's URL, by what became of it."""
+        key = (stream, consumer, result)
+        if key in self._pushes or len(self._pushes) < MOST_SERIES:
+            self._pushes[key] = self._pushes.get(key, 0) + 1
+            self._push_times.add((stream, consumer), seconds)
 
     def count(self, what: str, stream: str, consumer: str | None, messages: int) -> None:
         """Counts messages that went through this process."""
@@ -36,37 +97,44 @@ class Metrics:
         if messages and (key in self._messages or len(self._messages) < MOST_SERIES):
             self._messages[key] = self._messages.get(key, 0) + messages
 
-    def render(self, gauges: dict[str, tuple[str, float]]) -> list[str]:
-        """The lines of this process; `gauges` by name, with what they are."""
+    def delivered(self, stream: str, consumer: str, sent_at: Iterable[datetime]) -> None:
+        """Counts messages that are handed out for the first time, by when they were sent."""
+        now = datetime.now(UTC)
+        for at in sent_at:
+            self._ages.add((stream, consumer), max((now - at).total_seconds(), 0.0))
+
+    def render(self, gauges: Mapping[str, tuple[str, float]]) -> list[str]:
+        """The lines of this process; `gauges` by name, with what they are. A name that ends in _total is a counter."""
         lines = [_head("headgate_http_requests_total", "counter", "Answers by route, method and status.")]
         for (route, method, status), n in self._requests.items():
-            lines.append(f'headgate_http_requests_total{{route="{route}",method="{method}",status="{status}"}} {n}')
-        name = "headgate_http_request_seconds"
-        lines.append(_head(name, "histogram", "Time to an answer, without waiting for messages."))
-        for label, (counts, total) in self._times.items():
-            method, _, route = label.partition(" ")
-            labels, running = f'route="{route}",method="{method}"', 0
-            for bound, n in zip((*BOUNDS, "+Inf"), counts, strict=True):
-                running += n
-                lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {running}')
-            lines += [f"{name}_sum{{{labels}}} {total[0]:.6f}", f"{name}_count{{{labels}}} {running}"]
+            lines.append(f"headgate_http_requests_total{_labels(route=route, method=method, status=str(status))} {n}")
         name = "headgate_http_messages_total"
         lines.append(_head(name, "counter", "Messages published, delivered, acked and nacked through this process."))
         for (what, stream, consumer), n in self._messages.items():
             lines.append(f"{name}{_labels(what=what, stream=stream, consumer=consumer)} {n}")
-        for name, (about, value) in gauges.items():
-            lines += [_head(name, "gauge", about), f"{name} {value:g}"]
+        name = "headgate_push_total"
+        lines.append(_head(name, "counter", "Messages posted to the URLs of push consumers: done, failed or gone."))
+        for (stream, pusher, result), n in self._pushes.items():
+            lines.append(f"{name}{_labels(stream=stream, consumer=pusher, result=result)} {n}")
+        for histogram in (self._times, self._commits, self._ages, self._push_times):
+            lines += histogram.render()
+        refused = ("Connections refused because there were too many.", float(self.refused))
+        for name, (about, value) in {**gauges, "headgate_http_connections_refused_total": refused}.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [_head(name, kind, about), f"{name} {value:.17g}"]
         return lines
 
 
 STREAMS = {
-    "last_seq": ("headgate_stream_last_seq", "counter", "The last sequence number drawn."),
+    "last_seq": ("headgate_stream_last_seq", "gauge", "The last sequence number drawn."),
     "messages": ("headgate_stream_messages", "gauge", "Messages in the stream; estimated when many."),
     "bytes": ("headgate_stream_bytes", "gauge", "Size of the stream."),
+    "rate": ("headgate_stream_published_rate", "gauge", "Messages published a second by anybody, in the last seconds."),
     "is_full": ("headgate_stream_full", "gauge", "1 while sending fails because max_storage is reached."),
 }
 CONSUMERS = {
-    "delivered": ("headgate_consumer_delivered_total", "counter", "Messages handed out from the log."),
+    "delivered": ("headgate_consumer_delivered_total", "counter", "Messages handed out from the log, to anybody."),
+    "rate": ("headgate_consumer_delivered_rate", "gauge", "Messages handed out a second, in the last seconds."),
     "lag": ("headgate_consumer_lag", "gauge", "Messages not done: unread, in flight and parked."),
     "unread": ("headgate_consumer_unread", "gauge", "Messages still to come to."),
     "in_flight": ("headgate_consumer_in_flight", "gauge", "Messages that workers have."),
@@ -75,12 +143,36 @@ CONSUMERS = {
     "lost": ("headgate_consumer_lost_total", "counter", "Messages removed before they were done."),
     "paused": ("headgate_consumer_paused", "gauge", "1 while the consumer is paused."),
 }
+AGES = {
+    "oldest_unacked": ("headgate_consumer_oldest_seconds", "Age of the oldest message that is not done, or 0."),
+    "oldest_delivery": ("headgate_consumer_oldest_delivery_seconds", "How long a worker has had a message, or 0."),
+}
+VITALS = {
+    "sessions": ("headgate_database_sessions", "Sessions of clients on the whole server."),
+    "max_connections": ("headgate_database_max_connections", "How many sessions the server allows."),
+    "oldest_transaction_seconds": (
+        "headgate_database_oldest_transaction_seconds", "Age of the oldest open transaction of the database.",
+    ),
+    "oldest_snapshot_transactions": (
+        "headgate_database_oldest_snapshot_transactions", "Transactions begun since the oldest snapshot in use.",
+    ),
+    "wraparound_transactions": (
+        "headgate_database_wraparound_transactions", "Transactions since the database was frozen; 2 billion stop it.",
+    ),
+    "maintenance_seconds": ("headgate_maintenance_age_seconds", "How long ago maintenance last ran."),
+    "table_bytes": ("headgate_table_bytes", "Size of a table that changes all the time."),
+    "table_dead_rows": ("headgate_table_dead_rows", "Rows of such a table that wait for vacuum."),
+}  # fmt: skip
 
 
-def render_insights(streams: Iterable[StreamInfo], consumers: Iterable[ConsumerInfo]) -> list[str]:
+def render_insights(
+    streams: Iterable[StreamInfo],
+    consumers: Iterable[ConsumerInfo],
+    vitals: Iterable[tuple[str, str | None, float]] = (),
+) -> list[str]:
     """The lines of the database."""
     lines = []
-    streams, consumers = list(streams), list(consumers)
+    streams, consumers, vitals = list(streams), list(consumers), list(vitals)
     for field, (name, kind, about) in STREAMS.items():
         lines.append(_head(name, kind, about))
         lines += [f"{name}{_labels(stream=s.name)} {float(getattr(s, field) or 0):.17g}" for s in streams]
@@ -89,11 +181,16 @@ def render_insights(streams: Iterable[StreamInfo], consumers: Iterable[ConsumerI
         lines += [
             f"{name}{_labels(stream=c.stream, consumer=c.name)} {float(getattr(c, field) or 0):.17g}" for c in consumers
         ]
-    name, now = "headgate_consumer_oldest_seconds", datetime.now(UTC)
-    lines.append(_head(name, "gauge", "Age of the oldest message that is not done; 0 when there is none."))
-    for c in consumers:
-        age = max((now - c.oldest_unacked).total_seconds(), 0) if c.oldest_unacked else 0.0
-        lines.append(f"{name}{_labels(stream=c.stream, consumer=c.name)} {age:.3f}")
+    now = datetime.now(UTC)
+    for field, (name, about) in AGES.items():
+        lines.append(_head(name, "gauge", about))
+        for c in consumers:
+            since = getattr(c, field)
+            age = max((now - since).total_seconds(), 0) if since else 0.0
+            lines.append(f"{name}{_labels(stream=c.stream, consumer=c.name)} {age:.3f}")
+    for vital, (name, about) in VITALS.items():
+        lines.append(_head(name, "gauge", about))
+        lines += [f"{name}{_labels(table=subject)} {value:.17g}" for found, subject, value in vitals if found == vital]
     return lines
 
 
@@ -102,7 +199,8 @@ def _head(name: str, kind: str, about: str) -> str:
 
 
 def _labels(**labels: str | None) -> str:
-    return "{" + ",".join(f'{k}="{_quoted(v)}"' for k, v in labels.items() if v is not None) + "}"
+    given = ",".join(f'{k}="{_quoted(v)}"' for k, v in labels.items() if v is not None)
+    return f"{{{given}}}" if given else ""
 
 
 def _quoted(text: str) -> str:

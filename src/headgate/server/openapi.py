@@ -70,6 +70,10 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
     if route.body is not None:
         content = {"application/json": {"schema": schemas[repr(route.body)]}}
         made["requestBody"] = {"required": not route.body_optional, "content": content}
+    if route.raw_body:
+        content = {"application/json": {"schema": {}}}
+        made["requestBody"] = {"required": True, "content": content}
+        made["description"] = "Needs no token: the signature says who sent it."
     if isinstance(route.answer, str):
         kind, schema = route.answer.partition(";")[0], {}
     else:

@@ -20,6 +20,7 @@ from time import monotonic
 from .. import statements
 from ..aio import AsyncHeadgate
 from ..connections import Array
+from .ending import end
 
 log = logging.getLogger("headgate.server")
 
@@ -94,9 +95,7 @@ class Polling:
         """Ends the task."""
         self.drain()
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end([self._task])
 
     def mark(self, stream: str, key: Key, *, looks: bool = True) -> int:
         """To be taken before a look at the stream, and given to `wait` after it: what came in between is not missed."""

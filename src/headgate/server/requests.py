@@ -22,6 +22,12 @@ AckIds = Annotated[list[AckId], Meta(min_length=1, max_length=10_000)]
 Sort = Literal["seq_asc", "seq_desc"]
 Filter = Annotated[list[Text], Meta(min_length=1, max_length=100)]
 Backoff = float | list[float] | dict[str, float]
+PushUrl = Annotated[str, Meta(min_length=8, max_length=2000, pattern="^https?://")]
+Secret = Annotated[str, Meta(min_length=8, max_length=1000)]
+Secrets = Annotated[list[Secret], Meta(min_length=1, max_length=5)]
+Where = Annotated[str, Meta(min_length=1, max_length=200)]
+HeaderName = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_-]+$")]
+HeaderNames = Annotated[list[HeaderName], Meta(max_length=50)]
 
 
 class Body(Struct, forbid_unknown_fields=True):
@@ -82,6 +88,26 @@ class NewMessages(Body):
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=10_000)]
 
 
+class PushSettings(Body):
+    """Where to post messages to. Secrets are written `whsec_` and 24 to 64 bytes in base64; several sign with each."""
+
+    url: PushUrl
+    secret: Secret | Secrets
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 8
+    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] = 15_000
+    headers: dict[str, Text] | None = None
+
+
+class PushChange(Body):
+    """What to change of it. A consumer that does not push yet needs a url and a secret."""
+
+    url: PushUrl | UnsetType = UNSET
+    secret: Secret | Secrets | UnsetType = UNSET
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] | UnsetType = UNSET
+    headers: dict[str, Text] | UnsetType | None = UNSET
+
+
 class NewConsumer(Body):
     """A consumer to make."""
 
@@ -97,6 +123,8 @@ class NewConsumer(Body):
     release_interval_ms: Milliseconds | None = None
     leased: bool = False
     lease_time_ms: Milliseconds = 10_000
+    max_waiting: Count | None = None
+    push: PushSettings | None = None
     if_not_exists: bool = False
 
 
@@ -111,6 +139,52 @@ class ConsumerChange(Body):
     max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType | None = UNSET
     release_interval_ms: Milliseconds | UnsetType | None = UNSET
     lease_time_ms: Milliseconds | UnsetType = UNSET
+    max_waiting: Count | UnsetType | None = UNSET
+    push: PushChange | UnsetType | None = UNSET
+
+
+class SignatureForm(Body):
+    """Where the signature of the scheme hmac is, and how it is made."""
+
+    header: HeaderName
+    algorithm: Literal["sha256", "sha1", "sha512"] = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: Annotated[str, Meta(max_length=50)] = ""
+
+
+class NewSource(Body):
+    """A source to make. `key`, `id` and `channel`: a path in the JSON body (`customer.id`), or `header:X-Name`."""
+
+    name: Name
+    stream: Name
+    kind: Literal["webhook", "postgres"] = "webhook"
+    scheme: Literal["standard", "github", "stripe", "hmac", "none"] = "standard"
+    secret: Secret | Secrets | None = None
+    key: Where | None = None
+    id: Where | None = None
+    channel: Where | None = None
+    headers: HeaderNames | None = None
+    signature: SignatureForm | None = None
+    tolerance_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] | None = None
+    body: Literal["json", "any"] | None = None
+    rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    if_not_exists: bool = False
+
+
+class SourceChange(Body):
+    """Settings of a source to change. null puts a setting back to none; what is left out stays."""
+
+    stream: Name | UnsetType = UNSET
+    scheme: Literal["standard", "github", "stripe", "hmac", "none"] | UnsetType = UNSET
+    secret: Secret | Secrets | UnsetType | None = UNSET
+    key: Where | UnsetType | None = UNSET
+    id: Where | UnsetType | None = UNSET
+    channel: Where | UnsetType | None = UNSET
+    headers: HeaderNames | UnsetType | None = UNSET
+    signature: SignatureForm | UnsetType | None = UNSET
+    tolerance_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] | UnsetType | None = UNSET
+    body: Literal["json", "any"] | UnsetType | None = UNSET
+    rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None = UNSET
 
 
 class ToReceive(Body):
@@ -138,6 +212,12 @@ class ToExtend(Body):
 
     ack_ids: AckIds
     by_ms: Milliseconds
+
+
+class ToJoin(Body):
+    """A worker of a leased consumer, by a name that no other one has."""
+
+    worker: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class ToSeek(Body):

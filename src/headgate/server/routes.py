@@ -8,14 +8,17 @@ from . import (
     routes_messages,
     routes_receive,
     routes_service,
+    routes_sources,
     routes_streams,
     routes_tokens,
+    routes_workers,
 )
 from .routing import Routes
 
 ROUTES = Routes().include(
     module.routes
     for module in (
-        routes_streams, routes_messages, routes_consumers, routes_receive, routes_dead, routes_tokens, routes_service,
+        routes_streams, routes_messages, routes_consumers, routes_receive, routes_workers, routes_dead, routes_sources,
+        routes_tokens, routes_service,
     )
 )  # fmt: skip

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
+from urllib.parse import urlsplit
 
-from ..types import State
+from msgspec import UNSET
+
+from ..types import Push, State
+from .addresses import Refused
 from .answers import Channel, Consumer, Nothing, Peeked
 from .call import Call
 from .errors import Problem
-from .requests import ConsumerChange, Limits, NewConsumer, PageQuery, PeekQuery, ToSeek
+from .requests import ConsumerChange, Limits, NewConsumer, PageQuery, PeekQuery, PushChange, PushSettings, ToSeek
 from .routes_streams import changes, seconds
 from .routing import Routes
 
@@ -38,8 +42,29 @@ async def create_consumer(call: Call) -> Consumer:
         release_interval=seconds(new.release_interval_ms),
         leased=new.leased,
         lease_time=new.lease_time_ms / 1000,
+        max_waiting=new.max_waiting,
+        push=_push(call, new.push),
     )
+    call.service.altered(call.stream, new.name)
     return Consumer.of(await made.info())
+
+
+def _push(call: Call, given: PushSettings | PushChange | None) -> Push | None:
+    """The settings as the SDK takes them. What this server would never post to is refused before it is stored."""
+    if given is None:
+        return None
+    found = {n: getattr(given, n) for n in given.__struct_fields__ if getattr(given, n) is not UNSET}
+    if "timeout_ms" in found:
+        found["timeout"] = found.pop("timeout_ms") / 1000
+    if "url" in found:
+        try:
+            call.service.pushing.guard.check_literal(urlsplit(found["url"]).hostname or "")
+        except (Refused, ValueError):
+            raise Problem(
+                422, "invalid_argument", "this server does not post to that address",
+                "give a public host; `headgate up --push-allow` lets others be used",
+            ) from None  # fmt: skip
+    return cast(Push, found)
 
 
 @routes.route("GET", CONSUMERS, scope="monitor", answer=list[Consumer])
@@ -58,8 +83,11 @@ async def get_consumer(call: Call) -> Consumer:
 async def change_consumer(call: Call) -> Consumer:
     """Changes settings of a consumer."""
     consumer = await call.service.consumer(call.stream, call.consumer)
-    await consumer.alter(**changes(call.body))
-    call.service.polling.stirred(call.stream, call.consumer)
+    given = changes(call.body)
+    if "push" in given:
+        given["push"] = _push(call, call.body.push)
+    await consumer.alter(**given)
+    call.service.altered(call.stream, call.consumer)
     return Consumer.of(await consumer.info())
 
 
@@ -67,6 +95,7 @@ async def change_consumer(call: Call) -> Consumer:
 async def drop_consumer(call: Call) -> Nothing:
     """Removes a consumer and its progress. Its dead letters stay."""
     await (await call.service.consumer(call.stream, call.consumer)).drop()
+    call.service.altered(call.stream, call.consumer)
     return Nothing()
 
 

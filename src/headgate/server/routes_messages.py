@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import tracing
 from ..encoding import dump_json
 from ..errors import InvalidText
 from .answers import ConsumerState, MessageWithStates, Published, Stored
@@ -18,7 +19,7 @@ routes = Routes()
 @routes.route("POST", "/api/streams/{stream}/messages", scope="produce", body=NewMessages, answer=Published)
 async def send_messages(call: Call) -> Published:
     """Sends messages, all or none; answers once they are on disk."""
-    seqs = await call.service.batching.send(call.stream, columns(call.body))
+    seqs = await call.service.batching.send(call.stream, columns(call.body, call.trace))
     return Published(len(seqs), seqs)
 
 
@@ -49,11 +50,12 @@ async def get_message(call: Call) -> MessageWithStates:
     return MessageWithStates(Stored.of(found[0]), [ConsumerState.of(s) for s in states])
 
 
-def columns(body: NewMessages) -> Sending:
+def columns(body: NewMessages, trace: tracing.Carried | None = None) -> Sending:
     """The messages as the engine takes them. What is wrong with one is found here, before others share its commit."""
     datas, rest = [], []
     for m in body.messages:
         text, headers = to_text(m.data, m.headers)
+        headers = tracing.carry(headers, trace)
         datas.append(text)
         delay = None if m.delay_ms is None else f"{m.delay_ms} milliseconds"
         rest.append((m.key, dump_json(headers) if headers else None, m.channel, delay, m.id))

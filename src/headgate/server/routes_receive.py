@@ -6,10 +6,12 @@ import asyncio
 import re
 from time import perf_counter
 
+from .. import tracing
 from ..aio import AsyncConsumer, AsyncMessage
 from ..errors import Error
 from .answers import Acked, Delivery, Extended, Message, Nacked
 from .call import Call
+from .errors import Problem
 from .payload import to_json
 from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive
 from .routes_consumers import CONSUMER
@@ -100,6 +102,10 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     if not messages and q.wait_ms:
         messages = await _wait(call, consumer, mark)
     call.service.metrics.count("delivered", call.stream, call.consumer, len(messages))
+    if messages:
+        first = (m.created_at for m in messages if m.attempt == 1)
+        call.service.metrics.delivered(call.stream, call.consumer, first)
+        tracing.link(m.headers for m in messages)
     if len(messages) == q.batch_size:  # there may be more
         polling.stirred(call.stream, call.consumer)
     return [
@@ -117,23 +123,34 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
     polling, key = service.polling, (call.consumer, q.worker)
     until = loop.time() + q.wait_ms / 1000
     messages: list[AsyncMessage] = []
+    place = (call.stream, call.consumer)
+    here = service.waiting_at.get(place, 0)
+    if consumer.max_waiting is not None and here >= consumer.max_waiting:
+        raise Problem(
+            429, "too_many_waiting", f"{here} long polls wait at this consumer already, as many as may",
+            "ask again in a moment, or raise the consumer's max_waiting", 1.0,
+        )  # fmt: skip
     service.waiting.enter()
+    service.waiting_at[place] = here + 1
     service.in_work.leave()
     try:
         while not messages and (left := until - loop.time()) > 0:
             began = perf_counter()
             if call.limit is not None:
-                call.limit.reschedule(None)
+                call.limit.pause()
             woken = await polling.wait(call.stream, key, q.batch_size, mark, left, call.gone)
             call.waited += perf_counter() - began
             if not woken:
                 break
             if call.limit is not None:
-                call.limit.reschedule(loop.time() + service.settings.timeout)
+                call.limit.start()
             mark = polling.mark(call.stream, key)
             messages = await service.batching.receive(consumer, q.batch_size, [], q.worker)
     finally:
         service.waiting.leave()
+        service.waiting_at[place] -= 1
+        if not service.waiting_at[place]:
+            del service.waiting_at[place]
         service.in_work.now += 1  # it is answered at once: not a moment to refuse it
     if messages and call.gone.done():  # nobody is there to take them: others get them now, not at the deadline
         try:

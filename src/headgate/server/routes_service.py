@@ -24,6 +24,8 @@ async def healthz(call: Call) -> Health:
     """Whether this process works: if not, restart it."""
     if not call.service.polling.is_alive:
         raise Problem(503, "unhealthy", "the task that wakes polls has ended", "restart the server")
+    if not call.service.pushing.is_alive:
+        raise Problem(503, "unhealthy", "the task that starts pushing has ended", "restart the server")
     return Health("ok")
 
 
@@ -48,7 +50,8 @@ async def get_metrics(call: Call) -> bytes:
     try:
         async with asyncio.timeout(PATIENCE * 2):
             streams, consumers = await service.hg.insights.streams(), await service.hg.insights.consumers()
-        lines = metrics.render_insights(streams, consumers)
+            vitals = await service.hg.run(statements.VITALS, ())
+        lines = metrics.render_insights(streams, consumers, [(n, s, v) for n, s, v in vitals])
     except (Error, TimeoutError):
         is_up = 0.0
     pool = service.hg.pool.get_stats()
@@ -58,8 +61,9 @@ async def get_metrics(call: Call) -> bytes:
         "headgate_database_waiting": ("Calls that wait for a connection.", float(pool.get("requests_waiting", 0))),
         "headgate_http_in_work": ("Requests in work.", float(service.in_work.now)),
         "headgate_http_polls_waiting": ("Long polls that wait.", float(service.waiting.now)),
-        "headgate_batch_groups": ("Commits of grouped sends so far.", float(service.batching.sends.groups)),
-        "headgate_batch_calls": ("Sends in these groups so far.", float(service.batching.sends.calls)),
+        "headgate_http_connections": ("Connections of callers.", float(service.connections())),
+        "headgate_batch_groups_total": ("Commits of grouped sends.", float(service.batching.sends.groups)),
+        "headgate_batch_calls_total": ("Sends in these groups.", float(service.batching.sends.calls)),
     }
     return "\n".join([*service.metrics.render(gauges), *lines, ""]).encode()
 

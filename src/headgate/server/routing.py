@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
@@ -29,6 +30,7 @@ class Route:
     query: type[msgspec.Struct] | None = None
     status: int = 200
     everywhere: bool = False  # not for tokens that are bound to some streams
+    raw_body: bool = False  # the body is taken as it is, whatever it is, from anybody: the handler checks who sent it
     decode_body: Callable[[bytes], Any] | None = None
 
     @property
@@ -41,7 +43,7 @@ class Route:
         """What the handler's docstring says first."""
         return (self.handler.__doc__ or "").strip().split("\n")[0]
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """The names in the path."""
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]

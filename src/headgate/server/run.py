@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -17,6 +18,8 @@ from ..aio import AsyncHeadgate
 from ..errors import Error
 from ..maintenance import AsyncMaintenance
 from .app import App
+from .exporting import export_traces
+from .protocol import Protocol
 from .service import Service
 from .settings import Settings
 
@@ -32,8 +35,12 @@ def serve(settings: Settings, ready: Callable[[Running], None] | None = None) ->
         import uvloop
 
         loop = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(_serve(settings, ready))
+    last_spans = export_traces()
+    try:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(_serve(settings, ready))
+    finally:
+        last_spans()
 
 
 class Running:
@@ -82,7 +89,7 @@ class _Server(uvicorn.Server):
             self._listening()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        self._service.polling.drain()
+        self._service.drain()
         await super().shutdown(sockets)
 
 
@@ -113,14 +120,14 @@ async def _listen(
     hg: AsyncHeadgate, settings: Settings, stop: asyncio.Event, ready: Callable[[Running], None] | None
 ) -> None:
     service = Service(hg, settings)
-    token_file = (settings.token_file or settings.home / "token") if settings.auth else None
+    token_file = (settings.token_file or settings.home / "token") if settings.auth and settings.first_token else None
     if token_file is not None and await service.tokens.first_admin(token_file):
         log.info("made a token for administrators: it is in %s", token_file)
     config = uvicorn.Config(
         App(service),
         host=settings.host,
         port=settings.port,
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -133,11 +140,17 @@ async def _listen(
         timeout_graceful_shutdown=LAST_REQUESTS,
     )
 
+    # What is loaded by now stays: without this the collector would look through it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
     def listening() -> None:
         if ready is not None:
             ready(Running(service, server, token_file))
 
     server = _Server(config, service, listening)
+    service.connections = lambda: len(server.server_state.connections)
     serving = asyncio.create_task(server.serve())
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +174,13 @@ def main(argv: list[str] | None = None) -> None:
         port=int(port),
         auth=options.get("auth", "on") == "on",
         batching=options.get("batching", "on") == "on",
+        connections=int(options.get("connections", Settings.connections)),
+        head_timeout=float(options.get("head_timeout", Settings.head_timeout)),
+        timeout=float(options.get("timeout", Settings.timeout)),
         token_file=Path(options["token_file"]) if "token_file" in options else None,
+        push=options.get("push", "on") == "on",
+        push_private=options.get("push_private", "off") == "on",
+        webhook_rate_limit=int(options.get("webhook_rate_limit", Settings.webhook_rate_limit)),
     )
     serve(settings, lambda running: print(running.url, flush=True))  # noqa: T201 - what was asked for
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import monotonic
 
 from .. import statements
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from .auth import Caller, Tokens
 from .batching import Batching
+from .deadlines import Deadlines
+from .ending import end
 from .limits import Gauge, Rates
 from .metrics import Metrics
 from .polling import Polling
+from .protocol import most_connections
+from .pushing import Pushing
 from .settings import Settings
+from .sources import Sources
 
 log = logging.getLogger("headgate.server")
 
+FORGET_EVERY = 600.0  # seconds between looks for administrative calls that are too old
 MOST_CONSUMERS = 10_000  # remembered, with the id of their stream
+REMEMBERED = 5.0  # seconds, of a consumer's settings
 
 
 class Service:
@@ -29,20 +38,45 @@ class Service:
         self.tokens = Tokens(hg)
         self.polling = Polling(hg)
         self.metrics = Metrics()
-        self.batching = Batching(hg, on=settings.batching, seconds=settings.timeout, published=self._published)
+        self.batching = Batching(
+            hg, on=settings.batching, seconds=settings.timeout, published=self._published, timed=self.metrics.commit
+        )
         self.in_work = Gauge(settings.in_work, "requests in work")
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
         self.rates = Rates()
-        self._consumers: dict[tuple[str, str], AsyncConsumer] = {}
+        self.webhooks_in_work = Gauge(settings.webhooks_in_work, "webhooks in work")
+        self.webhook_bodies = Gauge(settings.webhook_bodies_limit, "bytes of webhooks in work")
+        self.webhook_rates = Rates()
+        self.sources = Sources(hg)
+        self.pushing = Pushing(self)
+        self.waiting_at: dict[tuple[str, str], int] = {}  # of each consumer, polls that wait
+        self._consumers: dict[tuple[str, str], tuple[float, AsyncConsumer]] = {}
+        self.most_connections = most_connections(settings.connections)
+        self.connections: Callable[[], int] = lambda: 0  # how many callers are connected; who listens knows
+        self.deadlines = Deadlines(settings.timeout)
+        self._forgetting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins what runs beside the requests."""
         self.polling.start()
+        if self.settings.push:
+            self.pushing.start()
+        if self.settings.audit_days is not None:
+            self._forgetting = asyncio.create_task(self._forget_audit(self.settings.audit_days))
+
+    def drain(self) -> None:
+        """Begins to end: polls are answered, and nothing new is pushed."""
+        self.polling.drain()
+        self.pushing.drain()
 
     async def stop(self) -> None:
-        """Ends it."""
+        """Ends it, once what is being pushed is done."""
+        self.drain()
+        await self.pushing.stop()
         await self.polling.stop()
+        if self._forgetting is not None:
+            await end([self._forgetting])
 
     def stream(self, name: str) -> AsyncStream:
         """A stream by name; whether it exists, its calls say."""
@@ -50,13 +84,20 @@ class Service:
 
     async def consumer(self, stream: str, name: str) -> AsyncConsumer:
         """A consumer by name, remembered: receiving needs to know its stream's id."""
-        found = self._consumers.get((stream, name))
-        if found is None:
+        until, found = self._consumers.get((stream, name), (0.0, None))
+        if found is None or until < monotonic():
             found = await self.stream(stream).consumer(name)
+            found.is_traced = False  # requests have spans of their own, and several share a call of the SDK
             if len(self._consumers) >= MOST_CONSUMERS:
                 self._consumers.clear()
-            self._consumers[stream, name] = found
+            self._consumers[stream, name] = (monotonic() + REMEMBERED, found)
         return found
+
+    def altered(self, stream: str, consumer: str) -> None:
+        """The settings of a consumer were changed through this process: they hold at once."""
+        self._consumers.pop((stream, consumer), None)
+        self.polling.stirred(stream, consumer)
+        self.pushing.changed()
 
     def forget(self, error: Error, stream: str | None, consumer: str | None) -> None:
         """Remembers a consumer no longer that turned out to be gone."""
@@ -70,6 +111,16 @@ class Service:
             await self.hg.run(statements.NOTE_AUDIT, (f"{caller.id} {caller.name}", address, clean, status))
         except Error as error:
             log.error("an administrative call was not noted: %s %s", status, error.message)
+
+    async def _forget_audit(self, days: int) -> None:
+        """Removes old notes, a part at a time. Any number of replicas may do it."""
+        while True:
+            removed = 0
+            try:
+                [(removed,)] = await self.hg.run(statements.FORGET_AUDIT, (f"{days} days",))
+            except Exception as error:  # the next round does it
+                log.debug("old administrative calls were not removed: %s", error)
+            await asyncio.sleep(1 if removed else FORGET_EVERY)
 
     def _published(self, stream: str, seqs: Sequence[int]) -> None:
         self.metrics.count("published", stream, None, len(seqs))

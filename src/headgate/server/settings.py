@@ -22,6 +22,7 @@ class Settings:
     auth: bool = True
     directory: str | None = None  # of the private PostgreSQL and the first token
     token_file: Path | None = None  # where the first token is written; by default `token` in the directory
+    first_token: bool = True  # make a token for administrators when there is none in the file
     max_connections: int = 8  # to the database, beside the one for maintenance
     pooler: bool = False
     maintain: bool = True
@@ -31,11 +32,26 @@ class Settings:
     in_work: int = 4000  # requests at once, those that wait for messages apart
     waiting: int = 20_000  # polls at once that wait for messages
     rate_limit: int | None = None  # requests a second of each token without a limit of its own
+    connections: int = 24_000  # of callers at once, idle ones included
+    access_log: bool = False  # a line at level info for each request; else it has level debug
+    audit_days: int | None = 90  # how long administrative calls are remembered; None: for ever
+    head_timeout: float = 20.0  # seconds for the head of a request to come
     timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
+    push: bool = True  # post the messages of push consumers
+    push_private: bool = False  # to any address, also of the network that the server stands in
+    push_allow: tuple[str, ...] = ()  # hosts and networks that are allowed besides public addresses
+    webhook_body_limit: int = 4 * 1024 * 1024  # bytes of one incoming webhook
+    webhooks_in_work: int = 500  # incoming webhooks at once: who needs no token must not keep the others out
+    webhook_bodies_limit: int = 64 * 1024 * 1024  # bytes of all of them
+    webhook_rate_limit: int = 500  # incoming webhooks a second of one address, before anything is looked at
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise InvalidArgument(f"there is no port {self.port}", hint="choose 1 to 65535, or 0 for a free one")
+        if self.connections < 1:
+            raise InvalidArgument(f"{self.connections} connections are not possible", hint="choose 1 or more")
+        if self.audit_days is not None and not 1 <= self.audit_days <= 36_500:
+            raise InvalidArgument(f"{self.audit_days} days are not possible", hint="choose 1 to 36500, or 0 for ever")
         if not self.auth and not is_loopback(self.host):
             raise InvalidArgument(
                 f"without tokens the server does not listen on {self.host}",

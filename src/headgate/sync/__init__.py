@@ -5,6 +5,7 @@ from .client import Headgate
 from .consumer import Consumer
 from .insights import Insights
 from .message import Message
+from .sources import Sources
 from .stream import Stream
 
-__all__ = ["Consumer", "Headgate", "Insights", "Message", "Stream"]
+__all__ = ["Consumer", "Headgate", "Insights", "Message", "Sources", "Stream"]

@@ -18,6 +18,7 @@ from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
 from ..types import Finding, LaneBy, Retain
 from .insights import Insights
+from .sources import Sources
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Headgate:
         self._server: EmbeddedServer | None = None
         self._pool: ConnectionPool[Connection[tuple[Any, ...]]] | None = None
         self.insights = Insights(self)
+        self.sources = Sources(self)
 
     @property
     def url(self) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .. import statements
+from .. import statements, tracing
 from ..connections import Array
 from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
-from ..types import ArchiveInfo, Backoff, Order, Outgoing, Retain, SegmentInfo, StoredMessage, StreamInfo
+from ..types import ArchiveInfo, Backoff, Order, Outgoing, Push, Retain, SegmentInfo, StoredMessage, StreamInfo
 from .consumer import Consumer, as_filter
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Stream:
         one's seq is returned. It is delivered `delay` seconds from now at the earliest. In a stream with lanes by
         channel, `channel` is the tenant it belongs to.
         """
-        seqs = self.send_batch([Outgoing(data, key, headers, delay, id, channel)], conn=conn)
+        seqs = self._send([Outgoing(data, key, headers, delay, id, channel)], None, conn, batch=False)
         return seqs[0]
 
     def send_batch(self, messages: Iterable[Any], *, key: str | None = None, conn: Any = None) -> list[int]:
@@ -54,43 +54,15 @@ class Stream:
         With `conn` it joins the caller's transaction. An element is the data itself (with `key` for all of them), a
         (key, data) pair, or an `Outgoing`.
         """
-        key = checked_text(key, "key")
-        datas: Array = Array()
-        keys: Array = Array()
-        rest: dict[int, tuple[str | None, ...]] = {}  # headers, channel, delay and id, of those that have any
-        for i, m in enumerate(messages):
-            if type(m) is dict:  # the usual case
-                datas.append(dump_json(m))
-                keys.append(key)
-                continue
-            headers, channel, delay, id = None, None, None, None
-            if isinstance(m, Outgoing):
-                data, own_key, headers = m.data, key if m.key is None else m.key, m.headers
-                channel, delay, id = m.channel, m.delay, m.id
-            elif isinstance(m, tuple):
-                if len(m) != 2:
-                    raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
-                own_key, data = m
-            else:
-                data, own_key = m, key
-            text, headers = encode(data, headers)
-            datas.append(text)
-            keys.append(own_key if own_key is None or type(own_key) is str else checked_text(own_key, "key"))
-            if headers or channel is not None or delay is not None or id is not None:
-                rest[i] = (
-                    dump_json(headers) if headers else None,
-                    checked_text(channel, "channel"),
-                    interval(delay),
-                    checked_text(id, "id"),
-                )
-        columns: list[Array | None] = [None] * 4
-        if rest:
-            for c in range(4):
-                column = Array(rest[i][c] if i in rest else None for i in range(len(datas)))
-                columns[c] = column if any(x is not None for x in column) else None
-        params = (self.name, datas, keys if any(k is not None for k in keys) else None, *columns)
-        rows = self.hg.run(statements.SEND_BATCH, params, conn)
-        return list(rows[0][0])
+        return self._send(messages, checked_text(key, "key"), conn, batch=True)
+
+    def _send(self, messages: Iterable[Any], key: str | None, conn: Any, *, batch: bool) -> list[int]:
+        with tracing.sending(self.name) as span:
+            params = (self.name, *columns(messages, key, None if span is None else span.carried))
+            seqs = list(self.hg.run(statements.SEND_BATCH, params, conn)[0][0])
+            if span is not None:
+                span.sent(seqs, batch=batch)
+            return seqs
 
     def consumer(
         self,
@@ -109,6 +81,8 @@ class Stream:
         release_interval: float | timedelta | None = None,
         leased: bool = False,
         lease_time: float | timedelta = 10,
+        max_waiting: int | None = None,
+        push: Push | None = None,
     ) -> Consumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
@@ -120,6 +94,9 @@ class Stream:
         `start` is "beginning", "end", a seq, or a time. Of each channel (or key, by the stream's `lane_by`) at most
         `max_concurrency` messages are in flight, and one is handed out per `release_interval`; `set_channel` gives one
         its own limits. `leased` gives each lane to one worker at a time, which must be seen every `lease_time`.
+
+        At most `max_waiting` long polls wait at one HTTP server. With `push` the HTTP server posts each message to a
+        URL: {"url", "secret"}, and perhaps "concurrency", "timeout" (seconds) and "headers".
         """
         if create:
             params = (
@@ -136,11 +113,13 @@ class Stream:
                 interval(release_interval),
                 leased,
                 interval(lease_time),
+                whole(max_waiting, "max_waiting"),
+                None if push is None else dump_json(push),
                 exist_ok,
             )
             self.hg.run(statements.CREATE_CONSUMER, params)
         rows = self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
-        stream_id, kept, wait, delays, is_leased, lease, modulus = rows[0]
+        stream_id, kept, wait, delays, is_leased, lease, modulus, waiting = rows[0]
         return Consumer(
             self.hg,
             self.name,
@@ -152,6 +131,7 @@ class Stream:
             leased=is_leased,
             lease_time=lease,
             slot_modulus=modulus,
+            max_waiting=waiting,
         )
 
     def consumers(self) -> list[str]:
@@ -243,3 +223,42 @@ class Stream:
     def tick(self) -> int:
         """Records what has committed, if anything can have changed; returns the newest tick's id."""
         return int(self.hg.run(statements.TICK, (self.name,))[0][0])
+
+
+def columns(messages: Iterable[Any], key: str | None, carried: tracing.Carried | None) -> list[Array | None]:
+    """Messages as the engine takes them: data, keys, headers, channels, delays and ids; None where nobody has one."""
+    datas: Array = Array()
+    keys: Array = Array()
+    rest: dict[int, tuple[str | None, ...]] = {}  # headers, channel, delay and id, of those that have any
+    for i, m in enumerate(messages):
+        if type(m) is dict and not carried:  # the usual case
+            datas.append(dump_json(m))
+            keys.append(key)
+            continue
+        headers, channel, delay, id = None, None, None, None
+        if isinstance(m, Outgoing):
+            data, own_key, headers = m.data, key if m.key is None else m.key, m.headers
+            channel, delay, id = m.channel, m.delay, m.id
+        elif isinstance(m, tuple):
+            if len(m) != 2:
+                raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
+            own_key, data = m
+        else:
+            data, own_key = m, key
+        text, headers = encode(data, headers)
+        headers = tracing.carry(headers, carried)
+        datas.append(text)
+        keys.append(own_key if own_key is None or type(own_key) is str else checked_text(own_key, "key"))
+        if headers or channel is not None or delay is not None or id is not None:
+            rest[i] = (
+                dump_json(headers) if headers else None,
+                checked_text(channel, "channel"),
+                interval(delay),
+                checked_text(id, "id"),
+            )
+    more: list[Array | None] = [None] * 4
+    if rest:
+        for c in range(4):
+            column = Array(rest[i][c] if i in rest else None for i in range(len(datas)))
+            more[c] = column if any(x is not None for x in column) else None
+    return [datas, keys if any(k is not None for k in keys) else None, *more]

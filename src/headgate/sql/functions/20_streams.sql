@@ -147,15 +147,40 @@ begin
    where t.id = s.id;
 end $$;
 
--- drop_stream(name): removes a stream, its consumers, its messages and its dead letters. DDL, ACCESS EXCLUSIVE.
+-- drop_stream(name): removes a stream, its consumers, its messages and its dead letters. Needs its tables and its sequence for itself, and
+-- calls under way lock these in any order: it tries to get them all at once, again and again, for up to 10 seconds, so that it
+-- neither ends in a deadlock nor holds anybody up for long. DDL, ACCESS EXCLUSIVE.
 create or replace function headgate.drop_stream(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream := headgate.find_stream(name); d text;
+declare
+  s headgate.stream := headgate.find_stream(name); was text := current_setting('lock_timeout');
+  until timestamptz := clock_timestamp() + interval '10 seconds';
 begin
-  select t.name into d from headgate.stream t where t.dead_of = s.id;
-  if found then perform headgate.drop_stream(d); end if;
-  perform headgate.drop_consumer(drop_stream.name, c.name) from headgate.consumer c where c.stream = s.id;
-  execute format('drop view headgate.%I, headgate.read_%s', 'log_' || drop_stream.name, s.id);
+  loop
+    begin
+      perform set_config('lock_timeout', '100ms', true);
+      perform headgate.remove_stream(s);
+      perform set_config('lock_timeout', was, true);
+      return;
+    exception when lock_not_available or deadlock_detected then
+      if clock_timestamp() > until then
+        perform headgate.fail('55P03', format('stream "%s" is in use by an open transaction', s.name), 'wait until it has ended, or end it, and repeat the call');
+      end if;
+    end;
+    perform pg_sleep(0.01 + random() * 0.05);
+  end loop;
+end $$;
+
+-- remove_stream(stream): what drop_stream does once nobody is in its way.
+create or replace function headgate.remove_stream(s headgate.stream) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare d headgate.stream;
+begin
+  perform from headgate.stream t where t.id = s.id for update;  -- maintenance passes over a stream that is going
+  select * into d from headgate.stream t where t.dead_of = s.id;
+  if found then perform headgate.remove_stream(d); end if;
+  perform headgate.drop_consumer(s.name, c.name) from headgate.consumer c where c.stream = s.id;
+  execute format('drop view headgate.%I, headgate.read_%s', 'log_' || s.name, s.id);
   perform headgate.drop_staging(g.name) from headgate.staging g where g.stream = s.id;
   execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
   execute format('drop sequence headgate.seq_%s', s.id);

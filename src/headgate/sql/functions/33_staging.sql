@@ -88,11 +88,11 @@ begin
     for i in 1 .. coalesce(cardinality(names), 0) loop
       perform from headgate.staging g where g.name = names[i] and g.stream = s.id and g.writer = send_staged.writer and g.batch = send_staged.batch;
       if not found then
-        perform headgate.fail('HG020', format('what was staged as %s is gone', names[i]), 'repeat the batch: a restarted Spark query does so');
+        perform headgate.fail('HG030', format('what was staged as %s is gone', names[i]), 'repeat the batch: a restarted Spark query does so');
       end if;
       execute format('select count(*), max(octet_length(data)) from headgate.%I', names[i]) into n, largest;
       if n <> counts[i] then
-        perform headgate.fail('HG020', format('%s messages were staged, %s are left: the database was restarted meanwhile', counts[i], n),
+        perform headgate.fail('HG030', format('%s messages were staged, %s are left: the database was restarted meanwhile', counts[i], n),
           'repeat the batch: a restarted Spark query does so');
       end if;
       if largest > s.max_message_bytes then

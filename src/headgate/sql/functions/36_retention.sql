@@ -111,7 +111,7 @@ begin
     begin
       execute format('lock table headgate.%I in access exclusive mode nowait', p_table);
       return;
-    exception when lock_not_available then
+    exception when lock_not_available or deadlock_detected then
       if i = 20 and not p_wait then raise; end if;
     end;
     perform pg_sleep(0.001);
@@ -150,7 +150,7 @@ begin
     update headgate.segment x set state = 'dropped' where x.stream = g.stream and x.id = g.id;
     perform set_config('lock_timeout', was, true);
     return true;
-  exception when lock_not_available then
+  exception when lock_not_available or deadlock_detected then
     return false;
   end;
 end $$;
@@ -238,13 +238,13 @@ begin
         execute format('drop table headgate.message_%s_%s', p_stream, k);
         delete from headgate.segment g where g.stream = p_stream and g.id = k;
         n := n + 1;
-      exception when lock_not_available then
+      exception when lock_not_available or deadlock_detected then
         null;  -- autovacuum is at work on it
       end;
     end loop;
     perform set_config('lock_timeout', was, true);
     return n;
-  exception when lock_not_available then
+  exception when lock_not_available or deadlock_detected then
     return 0;
   end;
 end $$;

@@ -2,7 +2,7 @@
 
 -- check_consumer(…): HG010 for settings that make no sense.
 create or replace function headgate.check_consumer(p_order text, p_ack_wait interval, p_max_deliver int, p_max_ack_pending int, p_backoff jsonb,
-  p_max_concurrency int, p_release_interval interval, p_lease_time interval)
+  p_max_concurrency int, p_release_interval interval, p_lease_time interval, p_max_waiting int default null)
 returns void language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_order not in ('none', 'key') then
@@ -16,6 +16,9 @@ begin
   end if;
   if p_max_ack_pending < 1 then
     perform headgate.fail('HG010', format('max_ack_pending %s is not possible', p_max_ack_pending), 'choose at least 1, or null for no limit');
+  end if;
+  if p_max_waiting < 1 then
+    perform headgate.fail('HG010', format('max_waiting %s is not possible', p_max_waiting), 'choose at least 1, or null for no limit');
   end if;
   if p_max_concurrency < 0 then
     perform headgate.fail('HG010', format('max_concurrency %s is not possible', p_max_concurrency),
@@ -53,18 +56,18 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- create_consumer(stream, name, …): adds a consumer and its cursors; no backfill, whatever the start. With if_not_exists
--- an existing one is left as it is. Returns its id. Writes consumer, cursor, and a stream for dead letters when
--- max_deliver is given.
+-- an existing one is left as it is. Returns its id. `push` has the server post its messages to a URL: see 57_push.sql.
+-- Writes consumer, cursor, push, and a stream for dead letters when max_deliver is given.
 create or replace function headgate.create_consumer(
   stream text, name text, filter text[] default null, "order" text default 'none', ack_wait interval default '30 seconds',
   max_deliver int default null, max_ack_pending int default null, backoff jsonb default null, start text default 'beginning',
   max_concurrency int default null, release_interval interval default null, leased boolean default false, lease_time interval default '10 seconds',
-  if_not_exists boolean default false) returns int
+  max_waiting int default null, push jsonb default null, if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream); c headgate.consumer; newest headgate.tick;
 begin
   perform headgate.check_name('consumer', create_consumer.name);
-  perform headgate.check_consumer("order", ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, lease_time);
+  perform headgate.check_consumer("order", ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, lease_time, max_waiting);
   if (max_concurrency is not null or release_interval is not null) and s.lane_by = 'hash' then
     perform headgate.fail('HG010', format('stream "%s" has hashed lanes, which cannot be limited', s.name),
       'make the stream with lane_by => ''channel'' (or ''key''), or limit the whole consumer: max_ack_pending');
@@ -73,10 +76,10 @@ begin
   if found and if_not_exists then return c.id; end if;
   newest := headgate.make_tick(s.id, headgate.is_open());
   insert into headgate.consumer (stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff,
-                                 max_concurrency, release_interval, leased, lease_time)
+                                 max_concurrency, release_interval, leased, lease_time, max_waiting)
     values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key' or s.one_message_per_key,
             create_consumer.ack_wait, create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff,
-            create_consumer.max_concurrency, create_consumer.release_interval, create_consumer.leased, create_consumer.lease_time)
+            create_consumer.max_concurrency, create_consumer.release_interval, create_consumer.leased, create_consumer.lease_time, create_consumer.max_waiting)
     on conflict on constraint consumer_stream_name_key do nothing returning * into c;
   if c.id is null then
     if if_not_exists then return (headgate.find_consumer(create_consumer.stream, create_consumer.name)).id; end if;
@@ -86,23 +89,27 @@ begin
   if max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
   perform headgate.place(c, start, newest);
   if c.leased then perform headgate.ensure_slots(c); end if;
+  if push is not null and push <> 'null' then perform headgate.write_push(c, push); end if;
   return c.id;
 end $$;
 
--- alter_consumer(stream, name, …): changes the settings that are given. `clear` names settings to put back to null.
+-- alter_consumer(stream, name, …): changes the settings that are given, of `push` those that are in it. `clear` names settings to put
+-- back to null; without push, messages wait to be received.
 create or replace function headgate.alter_consumer(
   stream text, name text, filter text[] default null, ack_wait interval default null, max_deliver int default null,
   max_ack_pending int default null, backoff jsonb default null, max_concurrency int default null,
-  release_interval interval default null, lease_time interval default null, clear text[] default '{}') returns void
+  release_interval interval default null, lease_time interval default null, max_waiting int default null, push jsonb default null,
+  clear text[] default '{}') returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, name);
 begin
   if (max_concurrency is not null or release_interval is not null) and (headgate.find_stream(stream)).lane_by = 'hash' then
     perform headgate.fail('HG010', format('stream "%s" has hashed lanes, which cannot be limited', stream), 'limit the whole consumer: max_ack_pending');
   end if;
-  perform headgate.check_consumer('none', ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, lease_time);
-  if not clear <@ array['filter', 'max_deliver', 'max_ack_pending', 'backoff', 'max_concurrency', 'release_interval'] then
-    perform headgate.fail('HG010', 'clear names an unknown setting', 'filter, max_deliver, max_ack_pending, backoff, max_concurrency and release_interval can be cleared');
+  perform headgate.check_consumer('none', ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, lease_time, max_waiting);
+  if not clear <@ array['filter', 'max_deliver', 'max_ack_pending', 'backoff', 'max_concurrency', 'release_interval', 'max_waiting', 'push'] then
+    perform headgate.fail('HG010', 'clear names an unknown setting',
+      'filter, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, max_waiting and push can be cleared');
   end if;
   if max_deliver is not null then perform headgate.ensure_dead_stream(headgate.find_stream(stream)); end if;
   update headgate.consumer k set
@@ -114,8 +121,14 @@ begin
     backoff = case when 'backoff' = any(clear) then null else coalesce(alter_consumer.backoff, k.backoff) end,
     max_concurrency = case when 'max_concurrency' = any(clear) then null else coalesce(alter_consumer.max_concurrency, k.max_concurrency) end,
     release_interval = case when 'release_interval' = any(clear) then null else coalesce(alter_consumer.release_interval, k.release_interval) end,
-    lease_time = coalesce(alter_consumer.lease_time, k.lease_time)
+    lease_time = coalesce(alter_consumer.lease_time, k.lease_time),
+    max_waiting = case when 'max_waiting' = any(clear) then null else coalesce(alter_consumer.max_waiting, k.max_waiting) end
    where k.id = c.id;
+  if 'push' = any(clear) then
+    delete from headgate.push p where p.consumer = c.id;
+  elsif push is not null then
+    perform headgate.write_push(c, push);
+  end if;
   if max_concurrency is not null or clear && array['max_concurrency', 'release_interval'] then  -- lanes that were full may not be any more
     update headgate.cursor k set next_at = clock_timestamp() where k.consumer = c.id and k.next_at = 'infinity';
   end if;
@@ -145,6 +158,7 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 create or replace function headgate.resume(stream text, consumer text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update headgate.push set note = null where consumer = (headgate.find_consumer($1, $2)).id and note is not null;
   update headgate.consumer set paused = false where id = (headgate.find_consumer($1, $2)).id
 $$;
 
@@ -228,8 +242,8 @@ $$;
 -- consumer_settings(stream, consumer) -> what a worker needs to know of its consumer; HG001 / HG003 when there is none.
 create or replace function headgate.consumer_settings(
   stream text, consumer text, out stream_id int, out "order" text, out ack_wait interval, out backoff jsonb,
-  out leased boolean, out lease_time interval, out slot_modulus bigint)
+  out leased boolean, out lease_time interval, out slot_modulus bigint, out max_waiting int)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select c.stream, case when c.ordered then 'key' else 'none' end, c.ack_wait, c.backoff, c.leased, c.lease_time, headgate.slot_modulus(c)
+  select c.stream, case when c.ordered then 'key' else 'none' end, c.ack_wait, c.backoff, c.leased, c.lease_time, headgate.slot_modulus(c), c.max_waiting
     from headgate.find_consumer(stream, consumer) c
 $$;

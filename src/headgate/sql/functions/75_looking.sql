@@ -27,13 +27,14 @@ begin
      where m.seq = $1 and c.stream = $2 order by c.name $q$, s.id) using message_states.seq, s.id;
 end $$;
 
--- state_of(consumer, lane, seq, xid, key) -> the state of one message for one consumer.
+-- state_of(consumer, lane, seq, xid, key) -> the state of one message for one consumer. What waits behind its key is due at no
+-- time that is known, which is null here: clients cannot read 'infinity'.
 create or replace function headgate.state_of(c headgate.consumer, p_lane bigint, p_seq bigint, p_xid xid8, p_key text,
   out state text, out attempt int, out visible_at timestamptz, out worker text, out reason text, out last_error text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare here bigint := headgate.parking_lane(c, p_lane, p_key, p_seq);
 begin
-  select 'parked', p.attempt, p.visible_at, p.reason, p.last_error into state, attempt, visible_at, reason, last_error
+  select 'parked', p.attempt, nullif(p.visible_at, 'infinity'), p.reason, p.last_error into state, attempt, visible_at, reason, last_error
     from headgate.parked p where p.consumer = c.id and p.lane = here and p.seq = p_seq;
   if found then return; end if;
   select 'delivered', coalesce(d.attempts[array_position(d.seqs, p_seq)], 1), d.deadline, d.worker into state, attempt, visible_at, worker

@@ -1,6 +1,6 @@
 -- Views for people who look with SQL; the SDK's insights read the same ones.
 drop view if exists headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments,
-  headgate.archives, headgate.timings;
+  headgate.archives, headgate.timings, headgate.sources;
 
 create view headgate.streams as
 -- A stream: how many messages and bytes are in it, since when, and how fast it grows.
@@ -13,12 +13,15 @@ select s.name, s.lanes, f.messages, f.exact, f.bytes, f.oldest, f.newest, f.last
 
 create view headgate.consumers as
 -- A consumer: its settings, unread messages, in flight, parked, dead letters, lag, floor, how fast it goes, and how many
--- messages were removed before it was done with them.
+-- messages were removed before it was done with them. Of `push`, secrets are shown by their ends and headers by their names.
 select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else 'none' end as "order", c.ack_wait, c.max_deliver,
        c.max_ack_pending, c.backoff, c.paused, u.count as unread, u.exact, d.in_flight, p.parked, p.dead,
        u.count + d.in_flight + p.parked as lag, d.oldest_delivery, headgate.oldest_unacked(c) as oldest_unacked, headgate.floor_of(c) as floor, k.delivered, k.rate, c.created_at,
        (select coalesce(sum(l.messages), 0)::bigint from headgate.loss l where l.consumer = c.id) as lost,
-       c.max_concurrency, c.release_interval, c.leased, c.lease_time
+       c.max_concurrency, c.release_interval, c.leased, c.lease_time, c.max_waiting,
+       (select jsonb_build_object('url', p.url, 'secret', array(select '…' || right(x, 4) from unnest(p.secrets) x), 'concurrency', p.concurrency,
+                                  'timeout', extract(epoch from p.timeout), 'headers', array(select jsonb_object_keys(p.headers)), 'note', p.note)
+          from headgate.push p where p.consumer = c.id) as push
   from headgate.consumer c join headgate.stream s on s.id = c.stream
  cross join lateral headgate.unread_count(c) u
  cross join lateral (select coalesce(sum(cardinality(d.seqs)), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
@@ -48,8 +51,8 @@ select s.name as stream, c.name as consumer, d.lane, d.id, d.seqs, d.attempts, d
   from headgate.delivery d join headgate.consumer c on c.id = d.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.parked_messages as
--- A message that waits outside the log's order: delayed, failed, or behind one of its key.
-select s.name as stream, c.name as consumer, p.lane, p.seq, p.key, p.attempt, p.visible_at, p.reason, p.last_error, p.parked_at
+-- A message that waits outside the log's order: delayed, failed, or behind one of its key (then it is visible at no time that is known).
+select s.name as stream, c.name as consumer, p.lane, p.seq, p.key, p.attempt, nullif(p.visible_at, 'infinity') as visible_at, p.reason, p.last_error, p.parked_at
   from headgate.parked p join headgate.consumer c on c.id = p.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.segments as
@@ -79,3 +82,8 @@ create view headgate.timings as
 -- A message of the sample that workers with the option timing take: how long it waited from sending on, and how long it was worked on.
 select s.name as stream, c.name as consumer, t.at, t.channel, t.attempt, t.waited, t.handled
   from headgate.timing t join headgate.consumer c on c.id = t.consumer join headgate.stream s on s.id = c.stream;
+
+create view headgate.sources as
+-- A source: where its messages go, how they are signed (secrets are shown by their ends), and its settings.
+select r.name, r.kind, s.name as stream, r.scheme, array(select '…' || right(x, 4) from unnest(r.secrets) x) as secret, r.settings, r.created_at
+  from headgate.source r join headgate.stream s on s.id = r.stream;

@@ -57,6 +57,15 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    where audit_log.before is null or a.id < audit_log.before order by a.id desc limit audit_log.max
 $$;
 
+-- forget_audit(older, max) -> how many of the oldest administrative calls were removed: those from so long ago, at most max.
+-- Skips what another call removes at this moment. Writes audit.
+create or replace function headgate.forget_audit(older interval, max int default 10000) returns bigint
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  with first as (select a.id, a.at from headgate.audit a order by a.id limit forget_audit.max for update skip locked),
+  gone as (delete from headgate.audit a using first f where a.id = f.id and f.at < clock_timestamp() - forget_audit.older returning 1)
+  select count(*) from gone
+$$;
+
 -- last_seqs(streams) -> of each of these streams that exists, the last seq that was drawn. It moves before what was sent
 -- commits: it says where to look, not what is there. Reads a row a stream.
 create or replace function headgate.last_seqs(streams text[]) returns table (stream text, seq bigint)

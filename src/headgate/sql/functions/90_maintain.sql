@@ -63,7 +63,7 @@ create or replace function headgate.prepare_storage() returns table (task text, 
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream; n bigint; now_full boolean;
 begin
-  for s in select * from headgate.stream order by id loop
+  for s in select * from headgate.stream order by id for key share skip locked loop  -- not those that are being dropped
     n := headgate.end_segment(s);
     if n > 0 then return query select 'end segment', s.name, n; end if;
     n := headgate.close_segments(s);
@@ -85,7 +85,7 @@ create or replace function headgate.free_storage() returns table (task text, sub
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream; n bigint; compacted bigint;
 begin
-  for s in select * from headgate.stream order by random() loop
+  for s in select x.* from (select y.id from headgate.stream y order by random()) r join headgate.stream x using (id) for key share of x skip locked loop
     compacted := 0;
     if s.retain <> 'forever' and s.compacted_at < clock_timestamp() - s.compact_every then
       update headgate.stream x set compacted_at = clock_timestamp()
@@ -135,7 +135,7 @@ begin
         name := t;
         return next;
       end if;
-    exception when lock_not_available then
+    exception when lock_not_available or deadlock_detected then  -- two who both want it are told so at once
       null;  -- the next call will do it
     end;
     perform set_config('lock_timeout', was, true);

@@ -25,17 +25,19 @@ begin
         ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
            'join_workers', 'heartbeat', 'leave_workers', 'last_seqs', 'note_timings']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
-           'oldest_unacked', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'removed_between', 'read_plan', 'archive_mark', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor']),
+           'oldest_unacked', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'removed_between', 'read_plan', 'archive_mark', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor', 'vitals']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
            'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'compact', 'maintain',
-           'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'note_archive', 'drop_archive', 'forget_pipeline'])) x (role, names)
+           'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'forget_audit',
+           'push_version', 'push_targets', 'push_gone', 'create_source', 'alter_source', 'drop_source', 'source_settings', 'note_archive', 'drop_archive', 'forget_pipeline'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
       execute format('grant execute on function %s to %I', f.name, r);
     end loop;
   end loop;
   if to_regrole('headgate_owner') is not null then
     grant usage on schema headgate to headgate_producer, headgate_consumer, headgate_monitor, headgate_owner;
-    grant select on headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments, headgate.archives, headgate.timings
+    grant select on headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments, headgate.archives, headgate.timings,
+        headgate.sources
       to headgate_monitor;
   end if;
   -- the functions generated for each stream follow their templates

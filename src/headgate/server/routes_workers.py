@@ -1,0 +1,48 @@
+"""Workers of leased consumers: join, stay alive, leave; who has which lanes."""
+
+from __future__ import annotations
+
+from .answers import Leases, Left, Worker, milliseconds
+from .call import Call
+from .requests import ToJoin
+from .routes_consumers import CONSUMER
+from .routing import Routes
+
+routes = Routes()
+
+WORKERS = CONSUMER + "/workers"
+WORKER = WORKERS + "/{worker}"
+
+
+@routes.route("POST", WORKERS, scope="consume", body=ToJoin, answer=Leases)
+async def join_workers(call: Call) -> Leases:
+    """Joins the workers of a leased consumer: receive with this `worker`, and send heartbeats."""
+    return await _leases(call, call.body.worker)
+
+
+@routes.route("POST", WORKER + "/heartbeat", scope="consume", answer=Leases)
+async def heartbeat(call: Call) -> Leases:
+    """The worker is alive: to be sent three times in the consumer's lease_time. Answers the lanes that are its own."""
+    return await _leases(call, call.path["worker"])
+
+
+@routes.route("DELETE", WORKER, scope="consume", answer=Left)
+async def leave_workers(call: Call) -> Left:
+    """Gives the worker's lanes to the others at once. What it has in hand stays its own."""
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    freed = await consumer.leave(worker=call.path["worker"])
+    call.service.polling.stirred(call.stream, call.consumer)
+    return Left(freed)
+
+
+@routes.route("GET", WORKERS, scope="monitor", answer=list[Worker])
+async def list_workers(call: Call) -> list[Worker]:
+    """The workers of a consumer and their lanes."""
+    await call.service.hg.insights.consumer(call.stream, call.consumer)
+    return [Worker.of(w) for w in await call.service.hg.insights.workers(call.stream, call.consumer)]
+
+
+async def _leases(call: Call, worker: str) -> Leases:
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    lanes = await consumer.heartbeat(worker=worker)  # joining is the first one
+    return Leases(worker, lanes, milliseconds(consumer.lease_time))

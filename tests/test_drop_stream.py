@@ -1,0 +1,61 @@
+"""Dropping a stream that others are using."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from calls import Db, call, column, send, value
+from conftest import wait_until
+
+GONE = {"HG001", "HG003", "42P01", "42883", "XX000"}  # the stream, or, at this moment, a part of it
+
+
+def test_while_others_maintain_send_and_receive(db: Db, database_url: str) -> None:
+    """Neither the drop nor any of them ends in a deadlock."""
+    over = threading.Event()
+
+    def repeat(query: str) -> int:
+        calls = 0
+        with psycopg.connect(database_url, autocommit=True) as other:
+            while not over.is_set():
+                try:
+                    other.execute(query)
+                except psycopg.Error as error:
+                    if error.sqlstate not in GONE:
+                        raise
+                calls += 1
+                over.wait(0.02)
+        return calls
+
+    work = ["select * from headgate.maintain()"] * 2 + [
+        "select headgate.send('s', 'x')", "select * from headgate.receive('s', 'c', 5)",
+    ]  # fmt: skip
+    with ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(repeat, query) for query in work]
+        try:
+            for _ in range(12):
+                call(db, "create_stream", "s", lanes=2)
+                call(db, "create_consumer", "s", "c")
+                send(db, "s", "a")
+                call(db, "drop_stream", "s")
+        finally:
+            over.set()
+        assert all(other.result() > 0 for other in others)
+    assert column(db, "select name from headgate.stream") == []
+
+
+def test_an_open_transaction_is_waited_for(db: Db, database_url: str) -> None:
+    call(db, "create_stream", "s")
+    with psycopg.connect(database_url) as writer, psycopg.connect(database_url, autocommit=True) as other:
+        send(writer, "s", "x")
+        dropping = threading.Thread(target=lambda: call(other, "drop_stream", "s"))
+        dropping.start()
+        wait_until(lambda: value(db, "select count(*) from pg_locks where not granted and locktype = 'relation'"))
+        send(db, "s", "others go on meanwhile")
+        writer.commit()
+        dropping.join()
+    with pytest.raises(psycopg.Error, match="does not exist"):
+        send(db, "s", "x")

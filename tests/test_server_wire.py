@@ -1,0 +1,174 @@
+"""What is no proper HTTP: the right 4xx or a closed connection, and the server lives on."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from databases import new_database
+from servers import Replica, data, replica
+
+from headgate.cluster import Cluster
+
+SECONDS = 0.5  # what this server gives to heads, and to bodies
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    directory = tmp_path_factory.mktemp("server")
+    with new_database(cluster) as url, replica(url, directory, f"head_timeout={SECONDS}", f"timeout={SECONDS}") as it:
+        with it.client() as admin:
+            data(admin.post("/api/streams", json={"name": "s"}))
+        yield it
+
+
+@pytest.fixture(autouse=True)
+def lives_on(server: Replica) -> Iterator[None]:
+    yield
+    with server.client() as admin:
+        assert admin.get("/readyz").is_success
+    assert server.process.poll() is None
+
+
+def connect(server: Replica) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that comes until the server hangs up."""
+    got = b""
+    try:
+        while part := connection.recv(65536):
+            got += part
+    except ConnectionResetError:
+        pass
+    return got
+
+
+def head(server: Replica, *more: str) -> bytes:
+    lines = ("POST /api/streams/s/messages HTTP/1.1", "Host: x", f"Authorization: Bearer {server.token}")
+    return "\r\n".join([*lines, "Content-Type: application/json", *more, "", ""]).encode()
+
+
+BODY = b'{"messages":[{"data":{"a":1}}]}'
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"\x00" * 100,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"POST /api/streams HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /api/streams HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+        b"POST /api/streams HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nzz\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+def test_malformed_requests(server: Replica, noise: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(noise)
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 4"), answer
+    assert b"connection: close" in answer
+
+
+def test_random_bytes(server: Replica) -> None:
+    dice = random.Random(4)
+    whole = head(server, f"Content-Length: {len(BODY)}") + BODY
+    for _ in range(150):
+        if dice.random() < 0.5:
+            noise = dice.randbytes(dice.randint(1, 2000))
+        else:  # a good request, damaged
+            noise = bytearray(whole)
+            for _ in range(dice.randint(1, 8)):
+                noise[dice.randrange(len(noise))] = dice.randrange(256)
+        with connect(server) as connection:
+            connection.sendall(noise)
+            connection.shutdown(socket.SHUT_WR)
+            answer = rest(connection)
+        assert not answer.startswith(b"HTTP/1.1 5"), (bytes(noise), answer)
+
+
+def test_a_head_without_end(server: Replica) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        try:
+            for number in range(1000):
+                connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1000))
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it has hung up
+        assert rest(connection).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST /api/str", b"POST /api/streams HTTP/1.1\r\nHost: x\r\nA"])
+def test_half_a_head(server: Replica, sent: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(sent)
+        answer = rest(connection)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 408")
+    assert answer or len(sent) < 3
+
+
+def test_half_a_head_after_a_request(server: Replica) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(server, f"Content-Length: {len(BODY)}") + BODY)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET / HTT")
+        assert rest(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_head_in_drops(server: Replica) -> None:
+    """That something comes now and then does not help."""
+    began = time.monotonic()
+    with connect(server) as connection:
+        try:
+            while time.monotonic() < began + 10:
+                connection.sendall(b"G" if time.monotonic() < began else b"A")
+                time.sleep(0.05)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert time.monotonic() - began < 5
+
+
+def test_half_a_body(server: Replica) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(server, "Content-Length: 1000") + BODY)
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b'"too_slow"' in answer
+
+
+def test_a_good_request_in_pieces(server: Replica) -> None:
+    whole = head(server, f"Content-Length: {len(BODY)}", "Connection: close") + BODY
+    with connect(server) as connection:
+        for at in range(0, len(whole), 20):
+            connection.sendall(whole[at : at + 20])
+        assert rest(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_one_after_the_other_without_waiting(server: Replica) -> None:
+    whole = head(server, f"Content-Length: {len(BODY)}") + BODY
+    last = head(server, f"Content-Length: {len(BODY)}", "Connection: close") + BODY
+    with connect(server) as connection:
+        connection.sendall(whole * 3 + last)
+        assert rest(connection).count(b"HTTP/1.1 200") == 4
+
+
+def test_many_half_requests_keep_nobody_out(server: Replica) -> None:
+    halves = [connect(server) for _ in range(200)]
+    try:
+        for half in halves:
+            half.sendall(b"GET /api/streams HTTP/1.1\r\n")
+        with server.client() as admin:
+            assert admin.get("/api/streams").is_success
+        for half in halves:
+            assert rest(half).startswith(b"HTTP/1.1 408")
+    finally:
+        for half in halves:
+            half.close()

@@ -1,0 +1,93 @@
+"""The reference of errors, docs/errors.md: classes, SQLSTATEs, HTTP statuses and exit codes, from the program."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+from headgate import errors, server
+from headgate.cli.exits import MEANINGS, code_of
+from headgate.server.errors import problem
+
+HEAD = """\
+# Errors
+
+Generated from the program by `make docs`: do not edit.
+
+Every error has a message and a hint that says what to do. In Python they are classes under `headgate.Error`, with
+`.message` and `.hint`; in SQL an SQLSTATE of class `HG` with a HINT; over HTTP a status and a code; in the shell a line
+on stderr, then `hint:`, and an exit code. Programs look at the class, SQLSTATE or code, never at the text.
+
+| Python | SQLSTATE | HTTP | code | exit | meaning |
+|---|---|---|---|---|---|
+"""
+
+OTHER = """
+`Conflict`, `ConnectionFailed`, `InvalidText`, `InvalidArgument` and `SchemaMissing` also stand for SQLSTATEs of
+PostgreSQL's own: 40001, 40P01 and 55P03 are a `Conflict`; class 08, 57P01 to 57P03 and 53300 a `ConnectionFailed`;
+22021 and 22P05 an `InvalidText`; 22003, 22007, 22008, 22023, 22P02 and 23502 an `InvalidArgument`; 3F000, 42P01 and
+42883 a `SchemaMissing`. Other errors of the driver pass through as they are.
+
+**What to repeat.** `Conflict` and `ConnectionFailed`: the call, after a moment. A send that is repeated wants an
+`id`, so that it cannot happen twice. Everything else comes again until what the hint says is done.
+
+## Over HTTP
+
+Besides the codes above:
+
+| status | code | when |
+|---|---|---|
+"""
+
+EXITS = """
+## Exit codes of the command line
+
+| code | meaning |
+|---|---|
+"""
+
+
+def classes() -> list[type[errors.Error]]:
+    """All error classes, the base first, in the order they are written."""
+    return [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.Error)]
+
+
+def problems() -> dict[str, tuple[int, str]]:
+    """The codes that the HTTP server has of its own: status and message, as they stand in its source."""
+    found: dict[str, tuple[int, str]] = {}
+    for file in sorted(Path(str(server.__file__)).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem":
+                status, code, message = (*node.args[:3], None, None, None)[:3]
+                if isinstance(status, ast.Constant) and isinstance(code, ast.Constant) and message is not None:
+                    found.setdefault(str(code.value), (int(str(status.value)), _text(message)))
+    return found
+
+
+def page() -> str:
+    """The reference."""
+    parts = [HEAD]
+    for cls in classes():
+        if cls is errors.Error:
+            continue
+        answer = problem(cls("", hint=""))
+        state = f"`{cls.sqlstate}`" if cls.sqlstate else ""
+        parts.append(
+            f"| `{cls.__name__}` | {state} | {answer.status} | `{answer.code}` | {code_of(cls(''))} "
+            f"| {' '.join((cls.__doc__ or '').split())} |\n"
+        )
+    parts.append(OTHER)
+    for code, (status, message) in sorted(problems().items(), key=lambda item: (item[1][0], item[0])):
+        parts.append(f"| {status} | `{code}` | {message} |\n")
+    parts.append(EXITS)
+    parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items()]
+    return "".join(parts)
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values)
+    return "the message says what"

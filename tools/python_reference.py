@@ -1,0 +1,160 @@
+"""The reference of the Python SDK, docs/python.md, from signatures and docstrings."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, is_typeddict
+
+import headgate
+from headgate.worker_options import WorkerSettings
+
+HEAD = """\
+# Python reference
+
+Generated from the program by `make docs`: do not edit.
+
+`import headgate` has all of it. The client exists twice with the same names: `headgate.connect()` gives the sync one,
+`await headgate.connect_async()` the one for asyncio, whose classes are called `Async…` and whose methods are awaited.
+What follows shows the sync one.
+
+Lengths of time are seconds or `timedelta`. `conn=` is a psycopg, SQLAlchemy, Django or asyncpg connection: what is
+written with it commits or rolls back with the caller's transaction. Errors are in [errors](errors.md), the options of
+streams and consumers in [settings](settings.md).
+"""
+
+FUNCTIONS = ["connect", "connect_async", "install_sql"]
+CLASSES = ["Headgate", "Stream", "Consumer", "Message", "Worker", "Maintenance", "Insights", "Sources"]
+OPTIONS = "WorkerOptions"
+
+
+def page() -> str:
+    """The reference."""
+    parts = [HEAD, "\n## Functions\n"]
+    for name in FUNCTIONS:
+        function = getattr(headgate, name)
+        kind = "async def" if inspect.iscoroutinefunction(function) else "def"
+        parts.append(f"\n### headgate.{name}\n\n{_code(kind, name, function)}\n{_prose(function)}\n")
+    for name in CLASSES:
+        parts.append(f"\n## {name}\n\n{_prose(getattr(headgate, name))}\n\nFor asyncio: `headgate.Async{name}`.\n")
+        if rows := list(_attributes(name)):
+            parts.append("\n| attribute | |\n|---|---|\n" + "".join(rows))
+        for method, function in methods(getattr(headgate, name)):
+            parts.append(f"\n### {name}.{method}\n\n{_code('def', method, function)}\n{_prose(function)}\n")
+    parts.append(_options())
+    parts.append(f"\n## Retry\n\n{_code('class', 'Retry', headgate.Retry)}\n{_prose(headgate.Retry)}\n")
+    parts.append("\n## Data\n\nWhat the SDK gives back: plain, typed, and not to be changed.\n")
+    for name in sorted(headgate.__all__):
+        thing = getattr(headgate, name)
+        if dataclasses.is_dataclass(thing):
+            rows = [f"| `{f.name}` | {_type(f.type)}{_default(f)} |\n" for f in dataclasses.fields(thing)]
+        elif is_typeddict(thing):
+            rows = [f"| `{key}` | {_type(kind.__forward_arg__)} |\n" for key, kind in thing.__annotations__.items()]
+        else:
+            continue
+        parts.append(f"\n### {name}\n\n{_prose(thing)}\n\n| field | type |\n|---|---|\n{''.join(rows)}")
+    return "".join(parts)
+
+
+def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a class, its bases' included, in the order they are written."""
+    found: dict[str, Callable[..., Any]] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        for name, value in vars(base).items():
+            if not name.startswith("_") and inspect.isfunction(value):
+                found[name] = value
+    yield from found.items()
+
+
+def properties(cls: type) -> dict[str, property]:
+    """The public properties of a class, its bases' included."""
+    return {
+        n: v
+        for base in reversed(cls.__mro__)
+        for n, v in vars(base).items()
+        if isinstance(v, property) and not n.startswith("_")
+    }
+
+
+def _attributes(name: str) -> Iterator[str]:
+    source = inspect.getsource(getattr(headgate, name).__init__)
+    for field, kind in re.findall(r"^        self\.([a-z]\w*): ([^=\n]+?)(?: = .*)?$", source, re.MULTILINE):
+        yield f"| `{field}` | {_type(kind)} |\n"
+    for attribute, value in properties(getattr(headgate, name)).items():
+        yield f"| `{attribute}` | {_sentence(value.__doc__)} |\n"
+
+
+def _options() -> str:
+    source = inspect.getsource(headgate.WorkerOptions)
+    defaults = {f.name: f.default for f in dataclasses.fields(WorkerSettings)}
+    rows = [
+        f"| `{name}` | {_type(kind)} | {_value(defaults[name])} | {_cell(what)} |\n"
+        for name, kind, what in re.findall(r"^    (\w+): (.+?)  # (.+)$", source, re.MULTILINE)
+    ]
+    return (
+        f"\n## {OPTIONS}\n\nThe options of `consumer.worker()`.\n\n"
+        f"| option | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
+    )
+
+
+def _code(kind: str, name: str, function: Any) -> str:
+    signature = inspect.signature(function)
+    answer = "" if signature.return_annotation in (inspect.Signature.empty, "None") else signature.return_annotation
+    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    texts: list[str] = []
+    is_named = False
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY and not is_named:
+            texts.append("*")
+            is_named = True
+        texts.append(_parameter(p))
+    text = ", ".join(texts)
+    arrow = f" -> {answer}" if answer and kind != "class" else ""
+    if len(text) > 90:
+        text = "\n" + "".join(f"    {t},\n" for t in texts)
+    return f"```python\n{kind} {name}({text}){arrow}\n```\n"
+
+
+def _parameter(p: inspect.Parameter) -> str:
+    stars = "**" if p.kind is p.VAR_KEYWORD else "*" if p.kind is p.VAR_POSITIONAL else ""
+    default = "" if p.default is p.empty else f" = {p.default!r}"
+    return f"{stars}{p.name}: {p.annotation}{default}"
+
+
+def _prose(thing: Any) -> str:
+    return inspect.cleandoc(thing.__doc__ or "")
+
+
+def _sentence(doc: str | None) -> str:
+    return _cell(" ".join((doc or "").split()))
+
+
+def _type(kind: Any) -> str:
+    text = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    return f"`{_cell(text)}`" if "|" not in text else " or ".join(f"`{t.strip()}`" for t in _alternatives(text))
+
+
+def _alternatives(text: str) -> list[str]:
+    """`a | b[c | d]` at the outermost level."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += {"[": 1, "]": -1}.get(c, 0)
+        if c == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [p.replace("|", "or") for p in parts]
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    return "" if field.default is dataclasses.MISSING else f", default {_value(field.default)}"
+
+
+def _value(value: Any) -> str:
+    return f"`{value!r}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
