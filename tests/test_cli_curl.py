@@ -17,6 +17,7 @@ from headgate.cli import app
 # the routes of the HTTP API that commands stand for; {} is a name or number
 ROUTES = {
     ("POST", "streams"), ("GET", "streams"), ("GET", "streams/{}"), ("PATCH", "streams/{}"), ("DELETE", "streams/{}"),
+    ("GET", "streams/{}/archives"), ("DELETE", "streams/{}/archives/{}"),
     ("POST", "streams/{}/messages"), ("GET", "streams/{}/messages"), ("GET", "streams/{}/messages/{}"),
     ("POST", "streams/{}/consumers"), ("GET", "streams/{}/consumers"), ("GET", "streams/{}/consumers/{}"),
     ("PATCH", "streams/{}/consumers/{}"), ("DELETE", "streams/{}/consumers/{}"),
@@ -104,6 +105,8 @@ CALLS: dict[str, tuple[str, str, object]] = {
             "signature": {"header": "X-S", "prefix": "h="},
         },
     ),
+    "stream archives s": ("GET", "/api/streams/s/archives", None),
+    "stream drop-archive s lake": ("DELETE", "/api/streams/s/archives/lake", None),
     "source list": ("GET", "/api/sources", None),
     "source show gh": ("GET", "/api/sources/gh", None),
     "source edit gh --stream t --secret 12345678 --secret 87654321 --clear tolerance --clear key": (
