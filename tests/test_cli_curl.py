@@ -106,7 +106,7 @@ CALLS: dict[str, tuple[str, str, object]] = {
         },
     ),
     "stream archives s": ("GET", "/api/streams/s/archives", None),
-    "stream drop-archive s lake": ("DELETE", "/api/streams/s/archives/lake", None),
+    "stream drop-archive s c": ("DELETE", "/api/streams/s/archives/c", None),
     "source list": ("GET", "/api/sources", None),
     "source show gh": ("GET", "/api/sources/gh", None),
     "source edit gh --stream t --secret 12345678 --secret 87654321 --clear tolerance --clear key": (
