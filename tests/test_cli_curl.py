@@ -147,7 +147,7 @@ def words(line: str) -> list[str]:
 def route(path: str) -> str:
     """A path as API.md writes it."""
     bare = path.partition("?")[0].removeprefix("/api/")
-    return re.sub(r"(streams|consumers|channels|messages|tokens|sources)/[^/]+", r"\1/{}", bare)
+    return re.sub(r"(streams|consumers|channels|messages|tokens|sources|archives)/[^/]+", r"\1/{}", bare)
 
 
 @pytest.mark.parametrize("command", CALLS)
