@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from .progress import each
 
 BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned", "channels", "idle", "active", "keys")
 
-HTTP = "http"  # has benchmarks of its own
+APART = ("http", "spark")  # these have benchmarks of their own
 
 UP = (
     click.option(
@@ -147,7 +148,7 @@ def doctor(call: Call) -> int:
 
 
 @command(app, "bench")
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice((*BENCHMARKS, HTTP)))
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice((*BENCHMARKS, *APART)))
 @click.option("--quick", is_flag=True, help="Short rounds: some minutes in all.")
 @click.option("--report", metavar="DIR", type=click.Path(path_type=Path), help="Write README.md and plots there.")
 @click.option("--only-headgate", is_flag=True, help="Leave pgmq and COPY out.")
@@ -156,15 +157,15 @@ def doctor(call: Call) -> int:
 def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
     """Measure Headgate beside pgmq and a raw COPY: all benchmarks, or those called NAME.
 
-    `headgate bench http` measures the HTTP server instead, under the load of 50 clients on this machine.
+    `headgate bench http` measures the HTTP server instead, under the load of 50 clients on this machine, and
+    `headgate bench spark` Spark's source and sink, and archives.
     """
     args = argparse.Namespace(names=names, json=call.json, database=call.named_url, **options)
-    if HTTP in names:
+    if set(APART) & set(names):
         if len(names) > 1:
-            raise click.UsageError(f"{HTTP} is measured by itself: leave the other names out")
-        from headgate.bench.http import run as of_http  # here, because no other command needs it
-
-        return of_http.http(args, say=say, talk=talk, watch=lambda names: each(names, "bench http"))
+            raise click.UsageError(f"{' and '.join(APART)} are measured by themselves: leave the other names out")
+        measure = getattr(import_module(f"headgate.bench.{names[0]}.run"), names[0])  # here: no other command needs it
+        return int(measure(args, say=say, talk=talk, watch=lambda found: each(found, f"bench {names[0]}")))
     from headgate.bench import command as benchmarks
 
     return benchmarks.bench(args, say=say, talk=talk, watch=lambda names: each(names, "bench"))

@@ -1,0 +1,1 @@
+"""Benchmarks of Spark's source and sink, and of archives."""
