@@ -114,14 +114,14 @@ def test_a_crash_around_the_commit_neither_doubles_nor_loses(
 
 
 def test_a_batch_that_is_there_is_not_added_again(tmp_path: Path) -> None:
-    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARCHIVED)
+    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARROW)
     assert [table.add([], "w", batch, {"mark": batch}) for batch in (0, 0, 2, 1, 3)] == [True, False, True, False, True]
     assert table.writer("w") == lake.Writer("w", 3, {"mark": 3})
     assert table.writer("other") == lake.Writer("other")
 
 
 def test_two_at_once_do_not_both_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARCHIVED)
+    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARROW)
     before = table.open()
     assert table.add([], "w", 0)
     monkeypatch.setattr(lake.Lake, "open", lambda _: before)

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from ..errors import Error, InvalidArgument
+from ..spark.messages import ARROW
 from ..spark.source import Mark, later
 from .lake import MANY, Lake, Writer, in_two_places
 from .lake_files import File, with_date, write_files
@@ -23,18 +24,6 @@ from .spec import Archive
 from .storage import place
 
 ROWS = 1_000_000  # in a batch, unless it is said: files of a size that readers like
-ARCHIVED = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("key", pa.string()),
-        ("data", pa.string()),
-        ("headers", pa.string()),
-        ("channel", pa.string()),
-        ("lane", pa.int64()),
-        ("created_at", pa.timestamp("us", tz="UTC")),
-        ("tick", pa.int64()),
-    ]
-)
 DERIVED = pa.schema([("date", pa.date32()), ("hour", pa.int32())])
 PARTITIONS = ("date", "hour", "key", "channel", "lane")
 
@@ -77,7 +66,7 @@ def columns(pipeline: Archive) -> pa.Schema:
             raise InvalidArgument(
                 f'a table cannot be partitioned by "{name}"', hint="choose of " + ", ".join(PARTITIONS)
             )
-    return pa.schema([*ARCHIVED, *(f for f in DERIVED if f.name in pipeline.partition_by)])
+    return pa.schema([*ARROW, *(f for f in DERIVED if f.name in pipeline.partition_by)])
 
 
 def _copied(job: Job, lake: Lake, span: Span) -> list[File]:

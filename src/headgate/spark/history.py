@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from ..errors import Error, InvalidArgument, InvalidPosition
 from .database import control
 from .keys import matching, pattern
-from .messages import MESSAGE
+from .messages import ARROW, MESSAGE
 from .options import Reading
 from .source import BatchReader, Lanes, Mark, Spans, StreamReader, later
 
@@ -39,19 +39,6 @@ BATCH_ROWS = 1_000_000  # of the lake in one batch of a streaming read, unless i
 TASK_BYTES = 64 * 1024 * 1024  # of files in one task
 CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_")  # variables that object stores are set up with
 COMPARISONS = {">=": pc.greater_equal, "<": pc.less}
-
-COLUMNS = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("key", pa.string()),
-        ("data", pa.string()),
-        ("headers", pa.string()),
-        ("channel", pa.string()),
-        ("lane", pa.int64()),
-        ("created_at", pa.timestamp("us", tz="UTC")),
-        ("tick", pa.int64()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -71,7 +58,7 @@ class Bound:
     @property
     def expression(self) -> pc.Expression:
         """For the lake."""
-        value = pa.scalar(self.value, COLUMNS.field(self.column).type)
+        value = pa.scalar(self.value, ARROW.field(self.column).type)
         return COMPARISONS[self.sign](pc.field(self.column), value)
 
 
@@ -115,7 +102,7 @@ class Version:
             inside = pa.schema([f for f in table.schema if f.name not in known])
             file = ds.dataset([fragment.path], schema=inside, format="parquet", filesystem=fragment.filesystem)
             named = {
-                name: ds.scalar(pa.scalar(known[name], COLUMNS.field(name).type)) if name in known else ds.field(name)
+                name: ds.scalar(pa.scalar(known[name], ARROW.field(name).type)) if name in known else ds.field(name)
                 for name in columns
             }
             yield from file.to_batches(columns=named, filter=chosen)
@@ -233,7 +220,7 @@ class _History(Spans):
         chosen = functools.reduce(operator.and_, conditions) if conditions else None
         wanted = list(self.reading.columns or MESSAGE.names)
         columns = [*wanted, "key"] if self.keys is not None and "key" not in wanted else wanted
-        schema = pa.schema([COLUMNS.field(name) for name in columns])
+        schema = pa.schema([ARROW.field(name) for name in columns])
         for batch in part.version.rows(part.paths, columns, chosen):
             cast = [batch.column(f.name).cast(f.type) for f in schema]
             found = pa.RecordBatch.from_arrays(cast, schema=schema)

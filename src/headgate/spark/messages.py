@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -20,6 +21,19 @@ MESSAGE = StructType(
         ),  # of two messages with different ticks, the one with the higher tick was read later
     ]
 )
+
+ARROW = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("key", pa.string()),
+        ("data", pa.string()),
+        ("headers", pa.string()),
+        ("channel", pa.string()),
+        ("lane", pa.int64()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+        ("tick", pa.int64()),
+    ]
+)  # the same
 
 
 def with_data(messages: DataFrame, schema: StructType | str, *, on_error: str = "null") -> DataFrame:
