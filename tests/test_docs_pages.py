@@ -53,7 +53,7 @@ def test_a_page(page: str, tmp_path: Path, database_url: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_not_run_compiles(page: str) -> None:
     for block in blocks(DOCS / page):
-        assert block.kind in ("python", "sh", "sql", "text", "json", "yaml", "ini"), (
+        assert block.kind in ("python", "sh", "sql", "text", "json", "yaml", "ini", "toml"), (
             f"{page}:{block.line}: {block.kind}"
         )
         if block.kind == "python":

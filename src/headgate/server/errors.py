@@ -31,6 +31,8 @@ _STATUS: dict[type[errors.Error], int] = {
     errors.SourceExists: 409,
     errors.StreamFull: 409,
     errors.NotJoined: 409,
+    errors.MessagesRemoved: 409,
+    errors.StagingLost: 409,
     errors.StaleDelivery: 409,
     errors.MessageTooLarge: 413,
     errors.InvalidName: 422,

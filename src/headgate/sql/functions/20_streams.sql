@@ -158,7 +158,7 @@ declare
 begin
   loop
     begin
-      perform set_config('lock_timeout', '100ms', true);
+      perform set_config('lock_timeout', '20ms', true);
       perform headgate.remove_stream(s);
       perform set_config('lock_timeout', was, true);
       return;
@@ -167,7 +167,7 @@ begin
         perform headgate.fail('55P03', format('stream "%s" is in use by an open transaction', s.name), 'wait until it has ended, or end it, and repeat the call');
       end if;
     end;
-    perform pg_sleep(0.01 + random() * 0.05);
+    perform pg_sleep(0.005 + random() * 0.02);
   end loop;
 end $$;
 
