@@ -17,6 +17,9 @@ from .options import Secret
 
 BATCH_BYTES = 4 * 1024 * 1024  # of rows in one Arrow batch: what a task holds at once does not grow with its range
 
+# What is read comes from an index in its order: a sort would hold everything before the first row.
+IN_ORDER = ("enable_sort", "enable_seqscan", "enable_bitmapscan")
+
 
 @functools.lru_cache(maxsize=8)
 def control(url: Secret) -> Headgate:
@@ -52,6 +55,9 @@ def rows(url: Secret) -> Iterator[dbapi.Cursor]:
         connection = None
     if connection is None:
         connection = _connections[url] = dbapi.connect(url, autocommit=True)
+        with connection.cursor() as cursor:
+            for setting in IN_ORDER:
+                cursor.execute(f"set {setting} = off")
     cursor = connection.cursor()
     try:
         yield cursor
