@@ -90,9 +90,9 @@ def copy_and_kill(hg: headgate.Headgate, checkpoint: Path, rows: int, kills: int
 def test_a_killed_driver(hg: headgate.Headgate, tmp_path: Path) -> None:
     for name in ("orders", "copy"):
         hg.stream(name, create=True, lanes=4)
-    fill(hg, 30_000, 50)
-    copy_and_kill(hg, tmp_path / "c", 4_000, kills=1, seed=1)
-    check(hg, 30_000)
+    fill(hg, 15_000, 50)
+    copy_and_kill(hg, tmp_path / "c", 3_000, kills=1, seed=1)
+    check(hg, 15_000)
 
 
 @pytest.mark.slow
