@@ -62,7 +62,7 @@ def test_nothing_stays_on_the_server(everything: tuple[dict, Path], cluster: Clu
 
 def test_http_is_measured_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "http", "publish"]) == 2
-    assert "by itself" in capsys.readouterr().err
+    assert "by themselves" in capsys.readouterr().err
 
 
 def test_values_that_must_be_reached() -> None:

@@ -13,6 +13,6 @@ from headgate.pipeline.session import session
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A session on two cores of this machine."""
-    made = session("headgate tests", master="local[2]")
+    made = session("headgate tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
     yield made
     made.stop()

@@ -12,6 +12,7 @@ from headgate.bench.spark.run import BENCHMARKS, run
 from headgate.cluster import Cluster
 
 
+@pytest.mark.slow
 def test_every_benchmark_gives_figures(spark: Any, cluster: Cluster) -> None:
     said: list[str] = []
     found = run(tuple(BENCHMARKS), 2000, database=cluster.url(), talk=said.append, spark=spark)

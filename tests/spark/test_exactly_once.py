@@ -12,10 +12,12 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Any
 
 import pytest
 
 import headgate
+from spark.frames import arriving, copying, finish
 
 JOB = Path(__file__).with_name("copy_job.py")
 
@@ -87,11 +89,18 @@ def copy_and_kill(hg: headgate.Headgate, checkpoint: Path, rows: int, kills: int
             job.kill()
 
 
-def test_a_killed_driver(hg: headgate.Headgate, tmp_path: Path) -> None:
+def test_a_killed_driver(spark: Any, hg: headgate.Headgate, tmp_path: Path) -> None:
     for name in ("orders", "copy"):
         hg.stream(name, create=True, lanes=4)
     fill(hg, 15_000, 50)
-    copy_and_kill(hg, tmp_path / "c", 3_000, kills=1, seed=1)
+    job = Job(hg, tmp_path / "c", 3_000)
+    try:
+        assert [job.next_line(), job.next_line()] == ["started", "0"]
+    finally:
+        job.kill()
+    before = hg.run("select count(*) from headgate.log_copy", ())[0][0]
+    assert 3_000 <= before < 15_000
+    finish(copying(arriving(spark, hg, maxRowsPerTrigger=3_000), hg, "copy", tmp_path / "c"))
     check(hg, 15_000)
 
 
