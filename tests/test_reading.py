@@ -214,6 +214,7 @@ def test_late_transactions_and_a_reader_that_was_away(db: Db, database_url: str)
     assert len(found) == len(set(found)) == 6
     at, parts = start, []
     while (part := following(db, at, 3)) != at:
+        assert value(db, "select headgate.removed_between('s', %s, %s)", json.dumps(at), json.dumps(part)) is None
         parts += read(db, at, part)
         at = part
     assert sorted(parts) == sorted(found)

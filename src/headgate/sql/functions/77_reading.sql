@@ -139,13 +139,13 @@ $$;
 -- retention removed before it was read.
 create or replace function headgate.removed_between(stream text, start jsonb, "end" jsonb) returns int8multirange
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select nullif(int8multirange(int8range(greatest(x.pos, (x.since->>'lo')::bigint) + 1, x.upto + 1))
-                + coalesce((removed_between."end"->>'late')::int8multirange * int8multirange(int8range(x.pos + 1, null)), '{}')
+  -- (what cannot be a range is not made one, not even where a plan works it out ahead)
+  select nullif(int8multirange(int8range(least(greatest(x.pos, (x.since->>'lo')::bigint), x.upto) + 1, x.upto + 1))
+                + coalesce((removed_between."end"->>'late')::int8multirange * int8multirange(int8range(least(x.pos, x.upto) + 1, x.upto + 1)), '{}')
                 - headgate.log_ranges(s.id), '{}')
     from headgate.find_stream(stream) s,
          lateral (select coalesce(start->'since', start->'reborn', start) as since, coalesce((start->>'pos')::bigint, -1) as pos,
                          greatest(coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint), 0) as upto) x
-   where x.upto > greatest(x.pos, (x.since->>'lo')::bigint)
 $$;
 
 -- read_plan(stream, start, end, filter, columns, tasks, lanes_per_task) -> for each of the tasks that read the messages between two
