@@ -237,6 +237,18 @@ def test_removed_before_it_was_read(db: Db) -> None:
     assert len(read(db, begin, following(db, begin))) == 500
 
 
+def test_what_was_removed_in_the_late_part_of_a_span(db: Db) -> None:
+    """A part may end among what late transactions left, below the messages of the span itself."""
+    call(db, "create_stream", "s", lanes=1)
+    send_batch(db, "s", ["x"] * 200)
+    start = {"tick": 1, "snap": "3:3:", "lo": 100, "hi": 100, "floor": 100}
+    end = {**mark(db), "late": "{[10,60)}", "pos": 50, "since": start, "floor": 0}
+    query = "select headgate.removed_between('s', %s, %s)::text"
+    assert value(db, query, json.dumps(start), json.dumps(end)) is None
+    db.execute("update headgate.segment set first_seq = 20 where id = 1")
+    assert value(db, query, json.dumps(start), json.dumps(end)) == "{[10,20)}"
+
+
 def test_moving_house(db: Db, database_url: str, bin_dir: Path, new_cluster: NewCluster, tmp_path: Path) -> None:
     """A mark taken before a dump goes on in the restored database: the bridge ends a span."""
     call(db, "create_stream", "s", lanes=2)
