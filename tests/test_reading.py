@@ -72,6 +72,42 @@ class TestMarks:
         assert following(db, start, 10) == start
         assert tasks(db, start, start) == [[]]
 
+    def test_what_has_committed_is_in_the_latest(self, db: Db, database_url: str) -> None:
+        """Also when the call was slow to begin, as on a busy machine, and looks like part of an open transaction."""
+        start = mark(db, "beginning")
+        with psycopg.connect(database_url) as slow:
+            slow.execute("select pg_sleep(0.01)")
+            sent = send(db, "s", "a", key="k")
+            assert read(db, start, mark(slow)) == sent
+            slow.commit()
+            slow.execute("select pg_sleep(0.01)")
+            sent += send(db, "s", "b", key="k")
+            assert read(db, start, following(slow, start)) == sent
+
+    def test_the_latest_waits_for_a_tick_that_is_being_made(self, db: Db, database_url: str) -> None:
+        with psycopg.connect(database_url) as holder, psycopg.connect(database_url, autocommit=True) as reader:
+            holder.execute("select 1 from headgate.stream for no key update")
+            sent = send(db, "s", "a")
+            found: list[Mark] = []
+            waiting = threading.Thread(target=lambda: found.append(mark(reader)))
+            waiting.start()
+            pid = reader.info.backend_pid
+            state = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
+            wait_until(lambda: value(db, state, pid))
+            holder.commit()
+            waiting.join()
+        assert read(db, mark(db, "beginning"), found[0]) == sent
+
+    def test_the_latest_of_a_transaction_that_has_written(self, db: Db) -> None:
+        """It cannot make a tick for all: it gets the newest there is."""
+        seqs = send(db, "s", "a")
+        start = mark(db, "beginning")
+        known = mark(db)
+        with db.transaction():
+            send(db, "s", "b")
+            assert mark(db) == known
+        assert read(db, start, known) == seqs
+
     def test_positions(self, db: Db) -> None:
         seqs = send(db, "s", *"abcdef", key="k")
         at = value(db, "select created_at from headgate.log_s where seq = %s", seqs[3])

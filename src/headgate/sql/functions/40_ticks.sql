@@ -44,13 +44,15 @@ begin
   return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.is_open())).id;
 end $$;
 
--- make_tick(stream id, open) -> the newest tick, made now if anything can have changed; a private one when `open`.
+-- make_tick(stream id, open) -> the newest tick, made now if anything can have changed; a private one when `open`, or when the
+-- stream's row is held by another. When `open` is null: a public one, however new the last one is, or none.
 -- Must run before this transaction has an id (unless open). Locks the stream's row (SKIP LOCKED); writes tick.
 create or replace function headgate.make_tick(p_stream int, p_open boolean) returns headgate.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  last headgate.tick; t headgate.tick; running xid8[]; fresh_min xid8; old_bound xid8; i int; rows bigint;
+  last headgate.tick; t headgate.tick; running xid8[]; fresh_min xid8; old_bound xid8; i int; rows bigint; is_fresh boolean := p_open is null;
 begin
+  p_open := not is_fresh and p_open;
   -- A fixed snapshot is older than the newest tick: a tick made from it would make consumers read things twice.
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     return headgate.newest_tick(p_stream);
@@ -61,7 +63,7 @@ begin
   if not p_open then
     select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
     if not found then  -- another call is making a tick; or a user's transaction made one and holds the row
-      if last.at > clock_timestamp() - interval '20 milliseconds' or not headgate.at_home() then return last; end if;
+      if is_fresh or last.at > clock_timestamp() - interval '20 milliseconds' or not headgate.at_home() then return last; end if;
       p_open := true;
     end if;
   end if;
@@ -69,7 +71,7 @@ begin
   last := headgate.newest_tick(p_stream);
   if headgate.settled(last) then return last; end if;
   if not p_open then
-    if last.at between clock_timestamp() - interval '1 millisecond' and clock_timestamp() + interval '1 second' and last.reborn is null then return last; end if;
+    if not is_fresh and last.at between clock_timestamp() - interval '1 millisecond' and clock_timestamp() + interval '1 second' and last.reborn is null then return last; end if;
     t.bound := pg_current_xact_id();
   end if;
   t.snap := headgate.snapshot_of_others();
@@ -117,6 +119,24 @@ begin
     if t.id % 512 = 0 then perform headgate.thin_ticks(p_stream); end if;
   end if;
   return t;
+end $$;
+
+-- fresh_tick(stream id) -> a public tick in which everything is visible that had committed before the call. A transaction that has
+-- written something cannot make one, nor can one with a fixed snapshot, nor anybody while a user's transaction holds the
+-- stream's row: they get the newest there is, the last of them after 2 seconds. Locks the stream's row; writes tick.
+create or replace function headgate.fresh_tick(p_stream int) returns headgate.tick
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare t headgate.tick; began timestamptz := clock_timestamp();
+begin
+  if pg_current_xact_id_if_assigned() is not null then return headgate.newest_tick(p_stream); end if;
+  loop
+    t := headgate.make_tick(p_stream, null);
+    if t.at >= began or headgate.settled(t) or pg_current_xact_id_if_assigned() is not null
+       or current_setting('transaction_isolation') in ('repeatable read', 'serializable') or clock_timestamp() > began + interval '2 seconds' then
+      return headgate.newest_tick(p_stream);
+    end if;
+    perform pg_sleep(0.001);  -- another call is making one, or has just made one
+  end loop;
 end $$;
 
 -- snapshot_of_others() -> the current snapshot, in which this transaction counts as running: PostgreSQL does not list one's own

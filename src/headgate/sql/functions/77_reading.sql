@@ -33,8 +33,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream); p text := mark.position; t headgate.tick; m jsonb;
 begin
   if p in ('latest', 'end') then
-    perform headgate.make_tick(s.id, headgate.is_open());
-    return headgate.tick_mark(headgate.newest_tick(s.id));
+    return headgate.tick_mark(headgate.fresh_tick(s.id));
   elsif p = 'beginning' then
     return headgate.nothing_read(coalesce(lower(headgate.log_ranges(s.id)), 1));
   elsif p ~ '^tick:[0-9]{1,18}$' then
@@ -76,8 +75,7 @@ begin
   else
     since := coalesce(start->'reborn', start);
     if until is null then
-      perform headgate.make_tick(s.id, headgate.is_open());
-      target := headgate.tick_mark(headgate.newest_tick(s.id));
+      target := headgate.tick_mark(headgate.fresh_tick(s.id));
     else
       target := (until || jsonb_build_object('floor', coalesce(until->'end_floor', until->'floor'))) - 'pos' - 'since' - 'end_floor';
     end if;
