@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import re
 import socket
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
+from conftest import wait_until
 from databases import new_database
 from servers import Replica, data, replica
 
@@ -172,3 +176,111 @@ def test_many_half_requests_keep_nobody_out(server: Replica) -> None:
     finally:
         for half in halves:
             half.close()
+
+
+def test_what_is_answered_before_it_has_come_is_read_to_its_end(server: Replica) -> None:
+    """Or the answer would be lost: who closes with something unread cuts the connection."""
+    size = 3_000_000
+    refused = head(server, f"Content-Length: {size}").replace(server.token.encode(), b"hg_wrong")
+    whole = head(server, f"Content-Length: {len(BODY)}") + BODY
+    with connect(server) as connection:
+        connection.sendall(refused)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+        connection.sendall(b"x" * size)
+        connection.sendall(whole)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_the_rest_of_what_is_answered_does_not_come(server: Replica) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(server, "Content-Length: 1000").replace(server.token.encode(), b"hg_wrong"))
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_body_that_waits_to_be_asked_for(server: Replica) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(server, f"Content-Length: {len(BODY)}", "Expect: 100-continue"))
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(BODY)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_in_chunks(server: Replica) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(server, "Transfer-Encoding: chunked"))
+        for at in range(0, len(BODY), 10):
+            part = BODY[at : at + 10]
+            connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+        connection.sendall(b"0\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_noise_instead_of_a_chunk(server: Replica) -> None:
+    with connect(server) as connection:
+        connection.sendall(head(server, "Transfer-Encoding: chunked"))
+        connection.sendall(b"5\r\nabcde\r\nnonsense\r\n")
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_noise_after_a_request(server: Replica) -> None:
+    """What was asked for is answered, whatever comes behind it."""
+    with connect(server) as connection:
+        connection.sendall(head(server, f"Content-Length: {len(BODY)}") + BODY + b"\x00nonsense\r\n\r\n")
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        ("GET /api/streams/s HTTP/1.0", ""),
+        ("GET /api/streams/s HTTP/1.1", "Connection: close"),
+        ("GET /api/streams/s HTTP/1.1", "Connection: Upgrade\r\nUpgrade: websocket"),
+        ("GET http://x/api/streams/s HTTP/1.1", "Connection: close"),
+        ("HEAD /api/streams/s HTTP/1.1", "Connection: close"),
+    ],
+)
+def test_kinds_of_requests_that_are_the_last(server: Replica, line: str, more: str) -> None:
+    sent = "\r\n".join([line, "Host: x", f"Authorization: Bearer {server.token}", *filter(None, [more]), "", ""])
+    with connect(server) as connection:
+        connection.sendall(sent.encode() * 2)
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 405" if line.startswith("HEAD") else b"HTTP/1.1 200")
+    assert answer.count(b"HTTP/1.1") == 1, "nothing is answered after the last one"
+    assert b"connection: close" in answer
+
+
+def test_somebody_who_does_not_read_the_answers(server: Replica) -> None:
+    """Others are served, and no more is done for this one than fits into the connection."""
+    with server.client() as admin:
+        data(admin.post("/api/streams/s/messages", json={"messages": [{"data": ["x" * 100_000]}] * 10}))
+        line = "GET /api/streams/s/messages?limit=1000 HTTP/1.1"
+        asked = f"{line}\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n\r\n"
+        with connect(server) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(2000):
+                    connection.send(asked.encode())
+
+            def is_at_rest() -> bool:
+                before = answered(admin)
+                time.sleep(0.5)
+                return before > 0 and answered(admin) == before
+
+            wait_until(is_at_rest)
+            assert answered(admin) < 100
+            assert admin.get("/api/streams/s").is_success
+
+
+def answered(admin: httpx.Client) -> int:
+    """How many lists of messages the server has made."""
+    text = admin.get("/metrics").text
+    found = re.search(
+        r'headgate_http_requests_total\{route="/api/streams/\{stream\}/messages",method="GET"[^}]*\} (\d+)', text
+    )
+    return int(found[1]) if found else 0

@@ -33,7 +33,8 @@ Answer = tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]  # status, content 
 _encode = msgspec.json.Encoder().encode
 JSON = b"application/json"
 UNTRACED = {"/healthz", "/readyz", "/metrics"}  # asked for every few seconds by programs
-_quiet = contextlib.nullcontext
+_QUIET = contextlib.nullcontext()
+_NOT_TO_BE_KEPT = (b"cache-control", b"no-store")
 
 
 class App:
@@ -60,27 +61,28 @@ class App:
 
     async def _http(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         began = perf_counter()
+        method = scope["method"]
         headers = dict(scope["headers"])
         work = _Work(self.service, scope, headers, receive)
-        given = [h.decode("latin-1") if (h := headers.get(name)) else None for name in (b"traceparent", b"tracestate")]
-        with _quiet() if scope["path"] in UNTRACED else tracing.serving(scope["method"], *given) as span:
+        parent, state = headers.get(b"traceparent"), headers.get(b"tracestate")
+        given = parent.decode("latin-1") if parent else None, state.decode("latin-1") if state else None
+        with _QUIET if scope["path"] in UNTRACED else tracing.serving(method, *given) as span:
             work.trace = span.carried if span is not None else tracing.passed_on(*given)
             status, kind, body, more = await self._answer(work, scope)
             if span is not None:
                 _describe(span, work, scope, status)
             seconds = perf_counter() - began - work.waited
-            self._log(work, scope, status, seconds)
+            self._log(work, method, status, seconds)
         # Who has no token leaves no note: else anybody could fill the log.
         if work.is_administrative and work.caller is not None:
             address = scope["client"][0] if scope.get("client") else None
-            await self.service.audit(work.caller, address, f"{scope['method']} {scope['path']}", status)
-        route, method = (work.route.path, scope["method"]) if work.route else ("-", "-")
-        self.service.metrics.request(route, method, status, seconds)
-        length = str(len(body)).encode()
+            await self.service.audit(work.caller, address, f"{method} {scope['path']}", status)
+        route = work.route
+        self.service.metrics.request(route.path if route else "-", method if route else "-", status, seconds)
         # a GET may receive messages: nothing on the way may answer it from memory
-        all_headers = [(b"content-type", kind), (b"content-length", length), (b"cache-control", b"no-store"), *more]
-        await send({"type": "http.response.start", "status": status, "headers": all_headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), _NOT_TO_BE_KEPT, *more]
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
     async def _answer(self, work: _Work, scope: MutableMapping[str, Any]) -> Answer:
         try:
@@ -108,13 +110,13 @@ class App:
         finally:
             work.close()
 
-    def _log(self, work: _Work, scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
+    def _log(self, work: _Work, method: str, status: int, seconds: float) -> None:
         """The line of the access log. The route, not the path: and of the token only its id."""
         level = logging.INFO if self.service.settings.access_log else logging.DEBUG
         if access.isEnabledFor(level):
             route = work.route.path if work.route else "-"
             fields = {
-                "method": scope["method"][:20],
+                "method": method[:20],
                 "route": route,
                 "status": status,
                 "ms": round(seconds * 1000, 3),
@@ -126,6 +128,11 @@ class App:
 
 class _Work:
     """The steps of one request, and what they hold until it is answered."""
+
+    __slots__ = (
+        "_bodies", "_call", "_headers", "_held", "_in_work", "_receive", "_scope", "_service", "caller", "is_reading",
+        "path", "route", "trace",
+    )  # fmt: skip
 
     def __init__(
         self, service: Service, scope: MutableMapping[str, Any], headers: dict[bytes, bytes], receive: Receive
@@ -151,7 +158,7 @@ class _Work:
     @property
     def is_administrative(self) -> bool:
         route = self.route
-        return route is not None and route.scope == "admin" and route.method != "GET"
+        return route is not None and route.is_administrative
 
     async def answer(self) -> Answer:
         service, scope = self._service, self._scope
@@ -229,8 +236,8 @@ class _Work:
         content = b"".join(parts)
         if not content and route.body_optional:
             return route.decode_body(b"{}")
-        kind = self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != JSON:
+        kind = self._headers.get(b"content-type", b"")
+        if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
             raise Problem(
                 415, "unsupported_media_type", "the body is not said to be JSON", "send Content-Type: application/json"
             )

@@ -75,13 +75,15 @@ class Grouper(Generic[Item, Result]):
         self._timed = timed  # told how long each commit took
         self._groups: dict[Hashable, _Group[Item, Result]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.groups = 0  # commits so far, and what they held
         self.calls = 0
 
     async def submit(self, key: Hashable, item: Item) -> Result:
         """Answers when the item is committed."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Result] = loop.create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Result] = self._loop.create_future()
         state = self._groups.get(key)
         if state is None:
             state = self._groups[key] = _Group()

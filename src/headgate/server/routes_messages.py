@@ -52,17 +52,28 @@ async def get_message(call: Call) -> MessageWithStates:
 
 def columns(body: NewMessages, trace: tracing.Carried | None = None) -> Sending:
     """The messages as the engine takes them. What is wrong with one is found here, before others share its commit."""
-    datas, rest = [], []
-    for m in body.messages:
-        text, headers = to_text(m.data, m.headers)
-        headers = tracing.carry(headers, trace)
+    messages = body.messages
+    datas: list[str] = []
+    headers: list[str | None] = []
+    for m in messages:
+        text, given = to_text(m.data, m.headers)
+        given = tracing.carry(given, trace)
         datas.append(text)
-        delay = None if m.delay_ms is None else f"{m.delay_ms} milliseconds"
-        rest.append((m.key, dump_json(headers) if headers else None, m.channel, delay, m.id))
-    found: list[list[str | None] | None] = []
-    for column in zip(*rest, strict=True):
-        given = [v for v in column if v is not None]
-        if any("\x00" in v for v in given):
-            raise InvalidText("a NUL character cannot be stored", hint="remove the NUL")
-        found.append(list(column) if given else None)
-    return Sending(datas, *found)
+        headers.append(dump_json(given) if given else None)
+    return Sending(
+        datas,
+        _column([m.key for m in messages]),
+        _column(headers),
+        _column([m.channel for m in messages]),
+        _column([None if m.delay_ms is None else f"{m.delay_ms} milliseconds" for m in messages]),
+        _column([m.id for m in messages]),
+    )
+
+
+def _column(values: list[str | None]) -> list[str | None] | None:
+    """The values, if there are any."""
+    if values.count(None) == len(values):
+        return None
+    if any(v is not None and "\x00" in v for v in values):
+        raise InvalidText("a NUL character cannot be stored", hint="remove the NUL")
+    return values

@@ -13,6 +13,7 @@ import msgspec
 from .errors import Problem
 
 Scope = Literal["admin", "produce", "consume", "monitor"]
+MOST_MATCHED = 1000
 Handler = Callable[[Any], Awaitable[Any]]
 
 
@@ -44,6 +45,11 @@ class Route:
         return (self.handler.__doc__ or "").strip().split("\n")[0]
 
     @cached_property
+    def is_administrative(self) -> bool:
+        """Whether calls of it are noted."""
+        return self.scope == "admin" and self.method != "GET"
+
+    @cached_property
     def parameters(self) -> list[str]:
         """The names in the path."""
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
@@ -55,6 +61,7 @@ class Routes:
     def __init__(self) -> None:
         self.all: list[Route] = []
         self._tree: dict[str, Any] = {}
+        self._matched: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}  # short paths that were asked for
 
     def route(self, method: str, path: str, **about: Any) -> Callable[[Handler], Handler]:
         """Adds the decorated handler."""
@@ -83,6 +90,16 @@ class Routes:
 
     def match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         """The route of a request and the values in its path, or 404 / 405."""
+        if (known := self._matched.get((method, raw_path))) is not None:
+            return known
+        found = self._match(method, raw_path)
+        if len(raw_path) <= 200:
+            if len(self._matched) >= MOST_MATCHED:
+                self._matched.clear()
+            self._matched[method, raw_path] = found
+        return found
+
+    def _match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         node = self._tree
         values: list[bytes] = []
         for part in raw_path[1:].split(b"/"):

@@ -136,7 +136,6 @@ async def _listen(
         server_header=False,
         date_header=False,
         backlog=4096,
-        timeout_keep_alive=75,  # longer than the longest poll
         timeout_graceful_shutdown=LAST_REQUESTS,
     )
 

@@ -24,6 +24,7 @@ from .sources import Sources
 
 log = logging.getLogger("headgate.server")
 
+KEEP_ALIVE = 75.0  # seconds that a connection may be idle: longer than the longest poll
 FORGET_EVERY = 600.0  # seconds between looks for administrative calls that are too old
 MOST_CONSUMERS = 10_000  # remembered, with the id of their stream
 REMEMBERED = 5.0  # seconds, of a consumer's settings
@@ -54,7 +55,9 @@ class Service:
         self._consumers: dict[tuple[str, str], tuple[float, AsyncConsumer]] = {}
         self.most_connections = most_connections(settings.connections)
         self.connections: Callable[[], int] = lambda: 0  # how many callers are connected; who listens knows
-        self.deadlines = Deadlines(settings.timeout)
+        self.deadlines = Deadlines(settings.timeout)  # of requests in work
+        self.heads = Deadlines(settings.head_timeout)  # of connections: for the head of a request that has begun
+        self.idle = Deadlines(KEEP_ALIVE)  # and between two requests
         self._forgetting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
