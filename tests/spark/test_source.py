@@ -44,6 +44,20 @@ class TestBatch:
         assert messages(spark, hg, start="latest").count() == 0
         assert messages(spark, hg, lanesPerTask=1).rdd.getNumPartitions() == 4
 
+    def test_columns_that_are_the_same_in_all_rows(self, spark: Any, hg: headgate.Headgate) -> None:
+        """They are made where they are read."""
+        orders = hg.stream("orders", create=True, lane_by="channel")
+        for data in "ab":
+            orders.send(data, channel="c")
+        rows = messages(spark, hg, columns="tick,channel,seq").orderBy("seq").collect()
+        assert [(r.channel, r.seq) for r in rows] == [("c", 1), ("c", 2)]
+        (newest,) = hg.run("select max(id) from headgate.tick", ())[0]
+        assert {r.tick for r in rows} == {newest}
+        assert [tuple(r) for r in messages(spark, hg, columns="tick").collect()] == [(newest,)] * 2
+        assert messages(spark, hg, pushFilters=True).where(f"tick = {newest} and channel = 'c'").count() == 2
+        hg.stream("plain", create=True).send("x")
+        assert [tuple(r) for r in messages(spark, hg, stream="plain", columns="channel").collect()] == [(None,)]
+
     def test_json(self, spark: Any, hg: headgate.Headgate, orders: headgate.Stream) -> None:
         orders.send("not json")
         read = with_data(messages(spark, hg), "id long")

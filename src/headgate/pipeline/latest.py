@@ -16,7 +16,6 @@ from pyspark.sql import functions as f
 
 from ..errors import Error
 from ..spark import MESSAGE, with_data
-from ..spark.database import batches
 from ..spark.source import Mark
 from .lake import MANY, Lake, Writer, in_two_places, words
 from .run import Job, Progress
@@ -66,8 +65,8 @@ def columns(pipeline: Latest, job: Job) -> pa.Schema:
 
 def reduced(pipeline: Latest, job: Job, span: Span) -> tuple[pa.Table, int]:
     """The last message of each key in a span, with `gone` for a tombstone; and how many messages there were."""
-    url, queries = job.url, span.queries
-    messages = frame(job.spark, len(queries), lambda number: batches(url, queries[number]), MESSAGE)
+    url, parts = job.url, span.parts
+    messages = frame(job.spark, len(parts), lambda number: parts[number].batches(url), MESSAGE)
     last = f.max_by(f.struct(*(name for name in KEPT if name != "key")), "seq").alias("last")
     found = (
         messages.where("key is not null")

@@ -16,9 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from ..errors import InvalidArgument, MessagesRemoved
-from ..spark.database import batches
 from ..spark.options import Reading, Target
-from ..spark.source import BatchReader, Mark
+from ..spark.source import BatchReader, Lanes, Mark
 from .run import Job
 from .spec import SECONDS, Archive, Latest
 from .tasks import cores, in_tasks
@@ -35,7 +34,7 @@ class Span:
 
     start: Mark
     end: Mark
-    queries: list[str]
+    parts: list[Lanes]
 
 
 class Spans:
@@ -76,7 +75,7 @@ class Spans:
 
     def _span(self, start: Mark, end: Mark) -> Span:
         try:
-            return Span(start, end, [lanes.query for lanes in self._reader.plan(start, end)])
+            return Span(start, end, self._reader.plan(start, end))
         except MessagesRemoved as error:
             raise MessagesRemoved(
                 str(error).splitlines()[0], hint="go on without them: skip_removed = true; or keep messages longer"
@@ -105,8 +104,8 @@ def interval(run: str) -> float:
 
 def read_in_tasks(job: Job, span: Span, work: Work) -> list[Any]:
     """Has each task of a span read its messages and work on them."""
-    url, queries = job.url, span.queries
-    return in_tasks(job.spark, len(queries), lambda number: work(batches(url, queries[number])))
+    url, parts = job.url, span.parts
+    return in_tasks(job.spark, len(parts), lambda number: work(parts[number].batches(url)))
 
 
 def known_mark(mark: Mark, newest: Mark, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,8 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import ConnectionFailed, MessagesRemoved
 from .database import ask, batches, control, names
-from .options import Reading
+from .messages import ARROW
+from .options import Reading, Secret
 
 log = logging.getLogger("headgate.spark")
 
@@ -31,11 +32,25 @@ PATIENCE = 60  # seconds for which a database may be away before a streaming que
 class Lanes(InputPartition):
     """What one task reads."""
 
-    def __init__(self, query: str, span: tuple[str, str, str] | None = None) -> None:
+    def __init__(
+        self, query: str, span: tuple[str, str, str] | None = None, same: Mapping[str, int | None] | None = None
+    ) -> None:
         super().__init__(None)
         self.query = query
         self.span = span
         """The stream and two marks, when nothing between them may be missing."""
+        self.same = dict(same or {})
+        """Columns that have the same value in all rows, which the query leaves out: to read a column costs as much."""
+
+    def batches(self, url: Secret, columns: Sequence[str] = ARROW.names) -> Iterator[pa.RecordBatch]:
+        """The messages, as Arrow batches with these columns."""
+        for batch in batches(url, self.query):
+            yield self._whole(batch, columns) if self.same else batch
+
+    def _whole(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+        made = {name: pa.repeat(pa.scalar(v, ARROW.field(name).type), batch.num_rows) for name, v in self.same.items()}
+        arrays = [made[name] if name in made else batch.column(name) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
 class Spans:
@@ -57,18 +72,26 @@ class Spans:
         r = self.reading
         span = (r.target.stream, json.dumps(start), json.dumps(end))
         self._check(span)
-        columns = r.columns if r.columns is None else (*r.columns, *extra)
+        same = {} if where else self._same(end)  # conditions may need them
+        columns = [name for name in r.columns or ARROW.names if name not in same] or ["seq"]
         found = control(r.target.url).run(
             "select query from headgate.read_plan(%s, %s, %s, %s::text[], %s::text[], %s::int, %s::int)",
-            (*span, names(r.filter), names(columns), r.tasks or self.cores, r.lanes_per_task),
+            (*span, names(r.filter), names([*columns, *extra]), r.tasks or self.cores, r.lanes_per_task),
         )
         complete = span if r.fail_on_data_loss else None
-        return [Lanes(narrowed(query, where, r.columns if extra else None), complete) for (query,) in found]
+        return [Lanes(narrowed(query, where, r.columns if extra else None), complete, same) for (query,) in found]
+
+    def _same(self, end: Mark) -> dict[str, int | None]:
+        """The columns that are wanted and have the same value in all messages up to a mark."""
+        found = {"tick": end["tick"]}
+        if not self._ask("headgate.has_channels(%s)"):
+            found["channel"] = None
+        return {name: value for name, value in found.items() if name in (self.reading.columns or ARROW.names)}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
         assert isinstance(partition, Lanes)
-        yield from batches(self.reading.target.url, partition.query)
+        yield from partition.batches(self.reading.target.url, self.reading.columns or ARROW.names)
         # what is being read is not removed, but it may have been after the tasks were planned
         if partition.span is not None:
             self._check(partition.span)

@@ -146,6 +146,12 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                          greatest(coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint), 0) as upto) x
 $$;
 
+-- has_channels(stream) -> whether its messages have channels: else that column is null in all of them.
+create or replace function headgate.has_channels(stream text) returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select s.lane_by = 'channel' from headgate.find_stream(stream) s
+$$;
+
 -- read_plan(stream, start, end, filter, columns, tasks, lanes_per_task) -> for each of the tasks that read the messages between two
 -- marks at once, the lanes that are its own and its query on the view headgate.read_<stream id>. A task gives the messages of
 -- a lane in seq order. Each key has all of its messages in one task, except those without a key.
@@ -169,7 +175,8 @@ begin
   select string_agg(case c when 'headers' then 'm.headers::text as headers' when 'lane' then 'm.lane::bigint as lane'
                            when 'tick' then format('%s::bigint as tick', "end"->>'tick') else format('m.%I', c) end, ', ' order by ord)
     into selected from unnest(coalesce(columns, array['seq', 'key', 'data', 'headers', 'channel', 'lane', 'created_at', 'tick'])) with ordinality u (c, ord);
-  rest := format('pg_visible_in_snapshot(m.xid, %L) and not pg_visible_in_snapshot(m.xid, %L)', "end"->>'snap', since->>'snap')
+  rest := format('pg_visible_in_snapshot(m.xid, %L)', "end"->>'snap')
+       || case when since->>'snap' <> '3:3:' then format(' and not pg_visible_in_snapshot(m.xid, %L)', since->>'snap') else '' end  -- nothing is visible in that one
        || case when pattern is not null then format(' and m.key ~ %L', pattern) else '' end;
   -- what late transactions left below lies in ranges of its own, which come first
   select array_agg(int8range(greatest(pos, lower(r) - 1), least(upper(r) - 1, (since->>'lo')::bigint, upto), '(]') order by lower(r)) into ranges
