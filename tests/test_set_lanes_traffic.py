@@ -22,6 +22,7 @@ def test_under_traffic(db: Db, database_url: str) -> None:
     call(db, "create_consumer", S, "ordered", order="key", ack_wait="300 milliseconds")
     call(db, "create_consumer", S, "plain")
     stop = threading.Event()
+    abandoned = threading.Event()
     lock = threading.Lock()
     sent: dict[str, list[str]] = defaultdict(list)  # of each key, in the order of its transactions
     key_locks = {key: threading.Lock() for key in KEYS}
@@ -52,7 +53,7 @@ def test_under_traffic(db: Db, database_url: str) -> None:
     def work(consumer: str, seed: int) -> None:
         rng = random.Random(seed)
         with psycopg.connect(database_url, autocommit=True) as own:
-            while not (stop.is_set() and complete(consumer)):
+            while not (stop.is_set() and complete(consumer)) and not abandoned.is_set():
                 for m in receive(own, S, consumer, rng.choice([1, 5, 50]), f"w{seed}"):
                     if consumer == "ordered" and rng.random() < 0.1:
                         nack(own, S, consumer, [m], rng.choice(["0", "20 milliseconds"]))
@@ -95,6 +96,10 @@ def test_under_traffic(db: Db, database_url: str) -> None:
         wait_until(lambda n=n: change(n))  # type: ignore[misc]
         time.sleep(1)
     stop.set()
+    given_up_at = time.monotonic() + 30
+    for t in (*writers, *workers):
+        t.join(max(0, given_up_at - time.monotonic()))
+    abandoned.set()  # whoever still waits for a message: the comparison tells for which one
     for t in (*writers, *workers):
         t.join(30)
         assert not t.is_alive()

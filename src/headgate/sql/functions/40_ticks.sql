@@ -164,20 +164,26 @@ begin
   return coalesce(r, '{}');
 end $$;
 
--- raise_late_from(stream id, xids, froms, hi0) -> froms, moved up to hi0 for transactions that hold no lock on the
+-- raise_late_from(stream id, xids, froms, hi0) -> froms, moved up to hi0 for transactions that are running, hold no lock on the
 -- stream's table and so have written nothing yet. hi0 was read before the locks are looked at.
 create or replace function headgate.raise_late_from(p_stream int, p_xids xid8[], p_froms bigint[], p_hi0 bigint) returns bigint[]
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  with locks as materialized (select locktype, relation, transactionid, virtualtransaction, mode, database from pg_locks),
-  writers as (
-    select x.transactionid from locks r join locks x using (virtualtransaction)
-     where r.locktype = 'relation' and r.relation = ('headgate.message_' || p_stream)::regclass
-       and r.database = (select oid from pg_database where datname = current_database())
-       and r.mode <> 'AccessShareLock' and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock')
-  select array_agg(case when (u.x::text::bigint & 4294967295) in (select w.transactionid::text::bigint from writers w)
-                        then u.f else greatest(u.f, p_hi0) end order by u.ord)
-    from unnest(p_xids, p_froms) with ordinality u (x, f, ord)
-$$;
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare writers bigint[]; running xid8[];
+begin
+  -- A lock whose owner has no id here may be anybody's: its transaction is ending or being prepared, and the locks are not all
+  -- read at one instant. It leaves a null, beside which nobody is known not to be a writer, and the next look tells.
+  with locks as materialized (select locktype, relation, transactionid, virtualtransaction, mode, database from pg_locks)
+  select coalesce(array_agg(x.transactionid::text::bigint), '{}') into writers
+    from locks r left join locks x on x.virtualtransaction = r.virtualtransaction and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock'
+   where r.locktype = 'relation' and r.relation = ('headgate.message_' || p_stream)::regclass
+     and r.database = (select oid from pg_database where datname = current_database()) and r.mode <> 'AccessShareLock';
+  -- One that has ended since the tick's snapshot holds no lock either, whatever it wrote. Locks go after the end can be seen, so
+  -- who is running in a snapshot from after the look had all its locks in it.
+  running := array(select pg_snapshot_xip(pg_current_snapshot()));
+  return (
+    select array_agg(case when u.x = any(running) and (u.x::text::bigint & 4294967295) <> all(writers) then greatest(u.f, p_hi0) else u.f end order by u.ord)
+      from unnest(p_xids, p_froms) with ordinality u (x, f, ord));
+end $$;
 
 -- thin_ticks(stream id): of ticks older than 10 seconds keeps one a second, of those older than an hour one a minute.
 -- Bridges stay. The late ranges of a tick that goes move to the next one kept: who stands between the two finds nothing new
