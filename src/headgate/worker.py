@@ -14,7 +14,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import signal
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -29,6 +28,7 @@ from .worker_hand import FLUSH_AFTER, FOREVER, Delivery, Hand, Work
 from .worker_leases import Leases, is_leased
 from .worker_options import Retry, WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
 from .worker_runners import Runners, TaskRunners, ThreadRunners
+from .worker_signals import listen, unlisten
 from .worker_timings import Timings
 
 log = logging.getLogger("headgate.worker")
@@ -58,7 +58,7 @@ class _Engine:
         self._extra = {"stream": consumer.stream, "consumer": consumer.name}
         self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
         self._link: AsyncConsumer | None = None  # on the engine's own connections; None while the database is away
-        self._stopping = False
+        self.is_stopping = False
         self._received = self._acked = self._nacked = self._released = self._lost = self._reconnects = 0
         self._begin(lambda: 0.0)
 
@@ -106,7 +106,7 @@ class _Engine:
 
     def stop(self, grace: float | None = None) -> None:
         """Ends `run`: running handlers may finish within the grace, the rest is handed back. From any thread."""
-        self._stopping = True
+        self.is_stopping = True
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended meanwhile
                 self._loop.call_soon_threadsafe(self._stop_now, grace)
@@ -127,10 +127,10 @@ class _Engine:
         tasks: list[asyncio.Task[None]] = []
         try:
             if is_listening:
-                _listen(self)
+                listen(self)
             await self._open()
             self._runners.start()
-            if self._stopping:
+            if self.is_stopping:
                 self._stop.set()
             log.info("worker started", extra=self._extra)
             pump, keeper = asyncio.create_task(self._pump()), asyncio.create_task(self._keep())
@@ -154,7 +154,7 @@ class _Engine:
                     task.result()
         finally:
             if is_listening:
-                _unlisten(self)
+                unlisten(self)
             self._runners.close()
             for task in tasks:
                 task.cancel()
@@ -166,7 +166,7 @@ class _Engine:
                         await self._leases.leave(self._link)
                 await self._link.hg.close()
                 self._link = None
-            self._loop, self._stopping = None, False
+            self._loop, self.is_stopping = None, False
             log.info("worker stopped", extra=self._extra)
 
     async def _open(self) -> None:
@@ -216,7 +216,7 @@ class _Engine:
                 with suppress(Exception):
                     await broken.hg.close()
             pause = self._retry_after
-            if self._stopping:
+            if self.is_stopping:
                 await asyncio.sleep(pause)
             else:
                 with suppress(TimeoutError):
@@ -433,31 +433,6 @@ def _up(link: AsyncConsumer | None) -> AsyncConsumer:
     if link is None:
         raise ConnectionFailed("the database is away")
     return link
-
-
-# The workers of a process share the signals: the first one takes them, the last one gives them back.
-_listening: list[_Engine] = []
-_previous: dict[signal.Signals, Any] = {}
-
-
-def _listen(worker: _Engine) -> None:
-    if not _listening:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            _previous[number] = signal.signal(number, _signalled)
-    _listening.append(worker)
-
-
-def _unlisten(worker: _Engine) -> None:
-    _listening.remove(worker)
-    if not _listening:
-        while _previous:
-            number, handler = _previous.popitem()
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-
-
-def _signalled(_number: int, _frame: Any) -> None:
-    for worker in list(_listening):
-        worker.stop(grace=0 if worker._stopping else None)
 
 
 # The client layer offers `consumer.worker()` without knowing this module.

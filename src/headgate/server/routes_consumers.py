@@ -9,7 +9,8 @@ from msgspec import UNSET
 
 from ..types import Push, State
 from .addresses import Refused
-from .answers import Channel, Consumer, Nothing, Peeked
+from .answers import Channel, Consumer, Nothing
+from .answers_messages import Peeked
 from .call import Call
 from .errors import Problem
 from .requests import ConsumerChange, Limits, NewConsumer, PageQuery, PeekQuery, PushChange, PushSettings, ToSeek

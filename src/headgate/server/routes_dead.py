@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .answers import Dead, Purged, Redriven
+from .answers_messages import Dead, Purged, Redriven
 from .call import Call
 from .requests import ChosenDead, PageQuery
 from .routes_consumers import CONSUMER

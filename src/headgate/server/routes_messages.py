@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import tracing
 from ..encoding import dump_json
 from ..errors import InvalidText
-from .answers import ConsumerState, MessageWithStates, Published, Stored
+from .answers_messages import ConsumerState, MessageWithStates, Published, Stored
 from .batching import Sending
 from .call import Call
 from .errors import Problem

@@ -9,7 +9,7 @@ from time import perf_counter
 from .. import tracing
 from ..aio import AsyncConsumer, AsyncMessage
 from ..errors import Error
-from .answers import Acked, Delivery, Extended, Message, Nacked
+from .answers_messages import Acked, Delivery, Extended, Message, Nacked
 from .call import Call
 from .errors import Problem
 from .payload import to_json
