@@ -127,7 +127,7 @@ class TestMarks:
         assert read(db, start, following(db, start)) == more
         assert sorted(read(db, mark(db, "beginning"), mark(db, f"tick:{old['tick'] + 1}"))) in (first, first + more)
 
-    @pytest.mark.parametrize("position", ["yesterday's", "tick:x", "{}", '{"tick": 1}', "seq:-4", "", "{"])
+    @pytest.mark.parametrize("position", ["the day before", "tick:x", "{}", '{"tick": 1}', "seq:-4", "", "{"])
     def test_no_position(self, db: Db, position: str) -> None:
         with pytest.raises(psycopg.Error) as caught:
             mark(db, position)
