@@ -48,6 +48,7 @@ def session(
     The server may also be named by SPARK_REMOTE, as a URL may hold a token.
     """
     try:
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as missing:
         raise Error("Spark is not installed", hint="pip install 'headgate[spark]'") from missing
@@ -72,7 +73,12 @@ def session(
     builder = builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise Error(
+            f"Spark does not start: {str(error).splitlines()[0]}", hint="what it said before may tell why"
+        ) from error
 
 
 def _reach(remote: str) -> None:
