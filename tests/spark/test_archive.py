@@ -20,6 +20,7 @@ from headgate.pipeline import archive, lake, parse
 from headgate.pipeline.lake_files import read_files, write_files
 from headgate.pipeline.run import Progress, run
 from headgate.pipeline.storage import Place
+from headgate.spark.secrets import Secret
 
 from .lakes import fill, go, messages, rows
 
@@ -211,7 +212,7 @@ def test_a_segment_that_the_archive_has_is_not_missed(
 
 def test_files_of_an_object_store(tmp_path: Path) -> None:
     """The store is a directory here, but reached in the way of object stores."""
-    store = Place(f"file://{tmp_path}", {"AWS_SECRET_ACCESS_KEY": "hush"})
+    store = Place(f"file://{tmp_path}", Secret('{"AWS_SECRET_ACCESS_KEY": "hush"}'))
     assert not store.local
     assert "hush" not in repr(store)
     given = pa.RecordBatch.from_pydict({"seq": [3, 1, 2], "channel": ["a", None, "a"]})

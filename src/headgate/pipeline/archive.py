@@ -21,7 +21,6 @@ from .lake_files import File, with_date, write_files
 from .run import Job, Progress
 from .spans import Span, Spans, known_mark, read_in_tasks
 from .spec import Archive
-from .storage import place
 
 ROWS = 1_000_000  # in a batch, unless it is said: files of a size that readers like
 DERIVED = pa.schema([("date", pa.date32()), ("hour", pa.int32())])
@@ -31,7 +30,7 @@ PARTITIONS = ("date", "hour", "key", "channel", "lane")
 def run(pipeline: Archive, job: Job) -> None:
     """Copies what is there, or goes on copying."""
     lake = Lake(
-        place(pipeline.to), columns(pipeline), pipeline.partition_by, stream=pipeline.stream, pipeline=pipeline.name
+        job.place(pipeline.to), columns(pipeline), pipeline.partition_by, stream=pipeline.stream, pipeline=pipeline.name
     )
     spans = Spans(job, pipeline)
     writer = lake.writer(pipeline.name)

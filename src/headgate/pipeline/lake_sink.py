@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from ..spark.sink import this_batch
 from .lake import Lake
 from .lake_files import File, write_files
-from .storage import place
+from .storage import Place
 
 
 @dataclass
@@ -43,15 +43,18 @@ class LakeWriter(DataSourceStreamArrowWriter):
         """Undoes nothing: it is also called after a commit that did take effect. Files in no commit are vacuumed."""
 
 
-class LakeDataSource(DataSource):
-    """A Delta table to be written by a streaming query."""
+def lake_format(where: Place) -> type[DataSource]:
+    """A format that writes to this table. Its credentials travel with it: a Spark Connect server has not got them."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "headgate_lake"
+    class LakeDataSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "headgate_lake"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return LakeWriter(Lake(place(self.options["path"]), stored(schema)))
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+            return LakeWriter(Lake(where.told(), stored(schema)))
+
+    return LakeDataSource
 
 
 def stored(schema: StructType) -> pa.Schema:

@@ -21,7 +21,6 @@ from .lake import MANY, Lake, Writer, in_two_places, words
 from .run import Job, Progress
 from .spans import Span, Spans, known_mark
 from .spec import Latest
-from .storage import place
 from .tasks import frame
 
 ROWS = 500_000  # in a batch, unless it is said: the driver merges what is left of them
@@ -31,7 +30,7 @@ KEPT = ("key", "seq", "data", "headers", "channel", "created_at")
 def run(pipeline: Latest, job: Job) -> None:
     """Brings the table up to date, or keeps it so."""
     spans = Spans(job, pipeline)
-    lake = Lake(place(pipeline.to), columns(pipeline, job), stream=pipeline.stream, pipeline=pipeline.name)
+    lake = Lake(job.place(pipeline.to), columns(pipeline, job), stream=pipeline.stream, pipeline=pipeline.name)
     writer = lake.writer(pipeline.name)
     mark = _position(pipeline, spans, writer)
     if writer.batch >= 0:

@@ -28,7 +28,6 @@ from .lake import existing, files_of, schema_of
 from .lake_files import File, read_files
 from .run import Job, Progress
 from .spec import Replay
-from .storage import place
 from .tasks import cores, frame
 
 ROWS = 500_000  # in a batch, unless it is said: a file is read again for each batch that it has rows of
@@ -88,7 +87,7 @@ class Source:
 
     def __init__(self, pipeline: Replay, job: Job) -> None:
         self._pipeline, self._job = pipeline, job
-        self._place = place(pipeline.source)
+        self._place = job.place(pipeline.source)
         table = existing(self._place)
         self._schema = schema_of(table)
         for name in ("seq", "data", *(["key"] if pipeline.keys or pipeline.new_keys else [])):

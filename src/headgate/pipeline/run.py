@@ -9,16 +9,17 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..errors import Error
-from ..spark.options import Secret
+from ..spark.secrets import Secret, keep_secret
 from ..sync import Headgate
 from .spec import Pipeline
+from .storage import Place, place
 
 NOTE_EVERY = 5.0  # seconds between two notes of a pipeline that has nothing new to say
 
@@ -58,6 +59,11 @@ class Job:
         chosen = {name: str(value) for name, value in options.items() if value is not None}
         return self.spark.readStream.format("headgate").options(url=self.url, stream=stream, **chosen).load()
 
+    def place(self, given: str) -> Place:
+        """The place of a table that a directory or a URL names."""
+        found = place(given)
+        return found if found.local else replace(found, credentials=keep_secret(self.spark, found.credentials))
+
     def lag(self, stream: str, mark: dict[str, Any]) -> int:
         """How many messages are still to be read after a mark."""
         said = self.hg.run("select headgate.unread_since(%s, %s)", (stream, msgspec.json.encode(mark).decode()))
@@ -75,13 +81,14 @@ def run(
 ) -> Progress:
     """Runs a pipeline until it is done, or told to stop; returns how far it came."""
     where = directory or Path(pipeline.checkpoint or Path(".headgate") / "pipelines" / pipeline.name)
+    where = where.absolute()  # a Spark Connect server has another working directory
     notes = _Notes(pipeline, hg)
 
     def tell(progress: Progress) -> None:
         notes.say(progress)
         say(progress)
 
-    job = Job(spark, hg, Secret(hg.url), where, tell, stopping, notes.alive)
+    job = Job(spark, hg, keep_secret(spark, hg.url), where, tell, stopping, notes.alive)
     kind = importlib.import_module(f".{pipeline.kind}", __package__)
     notes.note("running")
     try:
@@ -104,7 +111,7 @@ def follow(query: Any, job: Job, stream: str | None = None) -> None:
         active = query.isActive
         for batch in [p for p in query.recentProgress if p["batchId"] > last]:
             last = batch["batchId"]
-            rows = batch["numInputRows"]
+            rows = sum(source["numInputRows"] for source in batch["sources"])  # Spark Connect has no total
             total += rows
             seconds = max(batch["durationMs"].get("triggerExecution", 0), 1) / 1000
             end = batch["sources"][0].get("endOffset") if batch["sources"] else None

@@ -11,9 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..errors import Error
+from ..errors import Error, InvalidArgument
 
 OLDEST_JAVA = 17
+ANSWER = 20  # seconds in which a Spark Connect server has to answer
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 CONF: dict[str, str] = {
     "spark.ui.enabled": "false",
@@ -42,16 +43,24 @@ logger.gateway.level = error
 def session(
     name: str, *, master: str | None = None, remote: str | None = None, conf: dict[str, str] | None = None
 ) -> Any:
-    """A session on this machine (`local[*]`), on a cluster by its master's URL, or on a Spark Connect server."""
+    """A session on this machine (`local[*]`), on a cluster by its master's URL, or on a Spark Connect server.
+
+    The server may also be named by SPARK_REMOTE, as a URL may hold a token.
+    """
     try:
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as missing:
         raise Error("Spark is not installed", hint="pip install 'headgate[spark]'") from missing
     if master and remote:
         raise Error("--master and --remote both say where Spark runs", hint="give one of them")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    remote = remote or (None if master else os.environ.get("SPARK_REMOTE"))
     settings = {**CONF, **(conf or {})}
     if remote:
+        _reach(remote)
+        # the others are those of the server, which has started
+        settings = {**{k: v for k, v in CONF.items() if k.startswith("spark.sql.")}, **(conf or {})}
         builder = SparkSession.builder.remote(remote)
     else:
         prepare_java()
@@ -64,7 +73,38 @@ def session(
     builder = builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise Error(
+            f"Spark does not start: {str(error).splitlines()[0]}", hint="what it said before may tell why"
+        ) from error
+
+
+def _reach(remote: str) -> None:
+    """An error when no Spark Connect server answers: its client would try for ten minutes, and say nothing."""
+    shown = remote.partition(";")[0]  # a token may follow
+    try:
+        import grpc
+        from pyspark.errors import PySparkException
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+    except ImportError as missing:
+        raise Error(
+            "the client of Spark Connect is not installed", hint="pip install 'headgate[spark-connect]'"
+        ) from missing
+    try:
+        channel = DefaultChannelBuilder(remote).toChannel()
+    except PySparkException:
+        raise InvalidArgument(
+            f"{shown} is not the URL of a Spark Connect server", hint="for instance sc://127.0.0.1:15002"
+        ) from None
+    with channel:
+        try:
+            grpc.channel_ready_future(channel).result(ANSWER)
+        except grpc.FutureTimeoutError:
+            raise Error(
+                f"no Spark Connect server answers at {shown}", hint="is the address right, and does the server run?"
+            ) from None
 
 
 def prepare_java() -> None:

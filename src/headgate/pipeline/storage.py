@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 
 from ..errors import InvalidArgument
+from ..spark.secrets import Secret, plain
 
 CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_")  # variables that object stores are set up with
+NONE = Secret("{}")
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,16 @@ class Place:
     """Where a table is. It travels to the executors, so what it shows leaves the credentials out."""
 
     uri: str
-    options: dict[str, str] = field(default_factory=dict, repr=False)
+    credentials: Secret = NONE
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What an object store is opened with."""
+        return dict(json.loads(plain(self.credentials)))
+
+    def told(self) -> Place:
+        """The same for tasks of a streaming query."""
+        return Place(self.uri, plain(self.credentials))
 
     @property
     def local(self) -> bool:
@@ -58,4 +70,5 @@ def place(given: str) -> Place:
         raise InvalidArgument(
             "a table's URL must not hold credentials", hint="set AWS_ACCESS_KEY_ID and so on in the environment"
         )
-    return Place(given.rstrip("/"), {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)})
+    found = {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)}
+    return Place(given.rstrip("/"), Secret(json.dumps(found)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from ..errors import Error, InvalidArgument
 from ..spark.database import rows
-from ..spark.options import Secret
+from ..spark.secrets import Secret, plain
 from ..spark.sink import this_batch
 
 TYPES: dict[type[t.DataType], str] = {
@@ -69,7 +69,7 @@ def prepare(target: Table, columns: t.StructType) -> None:
     parts = [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(k)) for n, k in kinds.items()]
     if target.keys:
         parts.append(sql.SQL("primary key ({})").format(_names(target.keys)))
-    with psycopg.connect(target.url) as connection:
+    with psycopg.connect(plain(target.url)) as connection:
         if not _columns(connection, target):
             connection.execute(
                 sql.SQL("create table if not exists {} ({})").format(target.identifier, sql.SQL(", ").join(parts))
@@ -108,7 +108,7 @@ class TableWriter(DataSourceStreamArrowWriter):
     """Tasks stage, the driver loads."""
 
     def __init__(self, target: Table, columns: t.StructType) -> None:
-        self._target = target
+        self._target = replace(target, url=plain(target.url))
         self._kinds = {field.name: kind(field) for field in columns}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -179,16 +179,18 @@ class TableWriter(DataSourceStreamArrowWriter):
         return sql.Identifier(self._target.schema, staged.name)
 
 
-class TableDataSource(DataSource):
-    """A table of PostgreSQL to be written by a streaming query."""
+def table_format(target: Table) -> type[DataSource]:
+    """A format that writes to this table."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "headgate_table"
+    class TableDataSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "headgate_table"
 
-    def streamWriter(self, schema: t.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        keys = [k for k in self.options.get("keys", "").split(",") if k]
-        return TableWriter(table(Secret(self.options["url"]), self.options["table"], keys), schema)
+        def streamWriter(self, schema: t.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+            return TableWriter(target, schema)
+
+    return TableDataSource
 
 
 def _columns(connection: psycopg.Connection, target: Table) -> dict[str, str]:

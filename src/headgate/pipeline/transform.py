@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from pyspark.sql.datasource import DataSource
+
 from ..errors import InvalidArgument
 from ..spark import with_data
 from .lake import Lake
-from .lake_sink import LakeDataSource, stored
+from .lake_sink import lake_format, stored
 from .run import Job, follow
 from .spec import Transform
-from .storage import place
-from .table_sink import TableDataSource, prepare, table
+from .table_sink import prepare, table, table_format
 
 
 def run(pipeline: Transform, job: Job) -> None:
@@ -38,15 +39,19 @@ def _sink(pipeline: Transform, job: Job, result: Any) -> Any:
     if pipeline.to_stream is not None:
         return writer.format("headgate").options(url=job.url, stream=pipeline.to_stream)
     if pipeline.to_lake is not None:
-        where = place(pipeline.to_lake)
+        where = job.place(pipeline.to_lake)
         Lake(where, stored(result.schema)).open()
-        job.spark.dataSource.register(LakeDataSource)
-        return writer.format(LakeDataSource.name()).option("path", where.uri)
+        return writer.format(_registered(job, lake_format(where)))
     assert pipeline.to_table is not None
-    prepare(table(job.url, pipeline.to_table, pipeline.table_keys), result.schema)
-    job.spark.dataSource.register(TableDataSource)
-    options = {"url": job.url, "table": pipeline.to_table, "keys": ",".join(pipeline.table_keys or ())}
-    return writer.format(TableDataSource.name()).options(**options)
+    target = table(job.url, pipeline.to_table, pipeline.table_keys)
+    prepare(target, result.schema)
+    return writer.format(_registered(job, table_format(target)))
+
+
+def _registered(job: Job, source: type[DataSource]) -> str:
+    job.spark.dataSource.register(source)
+    name: str = source.name()
+    return name
 
 
 def transformed(pipeline: Transform, spark: Any, messages: Any) -> Any:

@@ -10,5 +10,6 @@ from __future__ import annotations
 
 from .datasource import HeadgateDataSource
 from .messages import MESSAGE, with_data
+from .secrets import keep_secret
 
-__all__ = ["MESSAGE", "HeadgateDataSource", "with_data"]
+__all__ = ["MESSAGE", "HeadgateDataSource", "keep_secret", "with_data"]

@@ -13,7 +13,7 @@ from adbc_driver_postgresql import StatementOptions, dbapi
 from ..connections import Array
 from ..errors import Error
 from ..sync import Headgate
-from .options import Secret
+from .secrets import Secret, plain
 
 BATCH_BYTES = 4 * 1024 * 1024  # of rows in one Arrow batch: what a task holds at once does not grow with its range
 
@@ -24,7 +24,7 @@ IN_ORDER = ("enable_sort", "enable_seqscan", "enable_bitmapscan")
 @functools.lru_cache(maxsize=8)
 def control(url: Secret) -> Headgate:
     """The database, for everything but rows."""
-    return Headgate(url, max_connections=2).open()
+    return Headgate(plain(url), max_connections=2).open()
 
 
 def ask(url: Secret, query: str, params: Sequence[Any]) -> Any:
@@ -54,7 +54,7 @@ def rows(url: Secret) -> Iterator[dbapi.Cursor]:
             connection.close()
         connection = None
     if connection is None:
-        connection = _connections[url] = dbapi.connect(url, autocommit=True)
+        connection = _connections[url] = dbapi.connect(plain(url), autocommit=True)
         with connection.cursor() as cursor:
             for setting in IN_ORDER:
                 cursor.execute(f"set {setting} = off")

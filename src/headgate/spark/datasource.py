@@ -12,12 +12,18 @@ from .filters import FilteringReader
 from .history import HistoryReader, HistoryStreamReader
 from .messages import MESSAGE
 from .options import Reading, reading, writing
+from .secrets import plain
 from .sink import BatchWriter, StreamWriter
 from .source import BatchReader, StreamReader
 
 
 class HeadgateDataSource(DataSource):
     """A stream of messages, to be read or written, in batches or continuously."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        if "url" in options:
+            options["url"] = plain(options["url"])
 
     @classmethod
     def name(cls) -> str:

@@ -8,18 +8,12 @@ from dataclasses import dataclass
 
 from ..errors import InvalidArgument
 from .messages import MESSAGE
+from .secrets import Secret
 
 DATABASE = "HEADGATE_DATABASE_URL"
 READING = ("url", "stream", "start", "end", "filter", "columns", "tasks", "lanesPerTask", "maxRowsPerTrigger",
            "failOnDataLoss", "pushFilters", "history", "archive")  # fmt: skip
 WRITING = ("url", "stream", "writer", "batch", "checkpointLocation", "queryName", "path")
-
-
-class Secret(str):
-    """A database's URL. It may hold a password, so it is not shown."""
-
-    def __repr__(self) -> str:
-        return "'***'"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from pyspark.sql.streaming.datasource import (
 from ..errors import ConnectionFailed, MessagesRemoved
 from .database import ask, batches, control, names
 from .messages import ARROW
-from .options import Reading, Secret
+from .options import Reading
+from .secrets import Secret
 
 log = logging.getLogger("headgate.spark")
 
