@@ -69,7 +69,7 @@ def test_an_archive_and_a_replay(hg: headgate.Headgate, spark_cluster: Cluster, 
         'kind = "archive"\nname = "lake"\nstream = "orders"\nto = "t"',
         'kind = "replay"\nname = "back"\nsource = "t"\nstream = "again"\nrows_per_batch = 3000',
     ):
-        assert ": 5000 rows" in run_pipeline(tmp_path, hg.url, text, "--master", spark_cluster.url)
+        run_pipeline(tmp_path, hg.url, text, "--master", spark_cluster.url)
     assert messages(hg, "again") == messages(hg, "orders")
     assert all(spark_cluster.executors()[before:])
     assert len(spark_cluster.executors()) == before + 2
