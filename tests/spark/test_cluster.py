@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,10 +13,11 @@ import pytest
 from conftest import wait_until
 
 import headgate
-from spark.kills import run_pipeline
 from spark.lakes import messages
 from spark.servers import free_port, servers
 from spark.test_exactly_once import Job, check, fill
+
+LAKE_JOB = Path(__file__).with_name("lake_job.py")
 
 
 class Cluster(NamedTuple):
@@ -65,11 +68,7 @@ def test_an_archive_and_a_replay(hg: headgate.Headgate, spark_cluster: Cluster, 
         hg.stream(name, create=True, lanes=4)
     fill(hg, 5_000, 20)
     before = len(spark_cluster.executors())
-    for text in (
-        'kind = "archive"\nname = "lake"\nstream = "orders"\nto = "t"',
-        'kind = "replay"\nname = "back"\nsource = "t"\nstream = "again"\nrows_per_batch = 3000',
-    ):
-        assert ": 5000 rows" in run_pipeline(tmp_path, hg.url, text, "--master", spark_cluster.url)
+    subprocess.run([sys.executable, LAKE_JOB, hg.url, tmp_path, spark_cluster.url], timeout=240, check=True)
+    assert len(messages(hg, "again")) == 5_000
     assert messages(hg, "again") == messages(hg, "orders")
-    assert all(spark_cluster.executors()[before:])
-    assert len(spark_cluster.executors()) == before + 2
+    assert spark_cluster.executors()[before] >= 1
