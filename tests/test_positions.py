@@ -267,7 +267,8 @@ class TestFacts:
             db.execute(f"update headgate.message_{value(db, 'select max(id) from headgate.stream')} set lane = 5")
         tick(db, "big")
         got = receive(db, "big", "c", 1000)
-        assert len(got) == 1000
+        while len(got) < 1000:  # it looks for a second at most, which a busy machine may need for 850
+            got += receive(db, "big", "c", 1000 - len(got))
         db.execute("analyze")
         row = facts(db, "big", "c")
         real = (20_000 if filtered else 200_000) - 1000

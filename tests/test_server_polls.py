@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
@@ -170,6 +171,21 @@ async def test_nothing_comes(here: httpx.AsyncClient, stream: str) -> None:
     got, at = await poll(here, stream, wait_ms=300)
     assert got == []
     assert 0.25 < at - began < 2
+
+
+async def test_a_poll_that_waits_alone_receives_seldom(here: httpx.AsyncClient, stream: str) -> None:
+    """Each time it finds nothing, it waits on from where it was: it does not take the stream for a new one."""
+
+    async def receives() -> float:
+        text = (await here.get("/metrics")).text
+        found = re.search(r'headgate_commit_seconds_count\{what="receive"\} (\S+)', text)
+        return float(found[1]) if found else 0.0
+
+    await send(here, stream, "x")
+    assert len((await poll(here, stream))[0]) == 1
+    before = await receives()
+    assert (await poll(here, stream, wait_ms=2000))[0] == []
+    assert await receives() - before < 60, "ten a second, and some for the message"
 
 
 async def test_300_polls(here: httpx.AsyncClient, stream: str, one: Replica, url: str) -> None:

@@ -68,6 +68,7 @@ class Polling:
         self._hg = hg
         self._clock = clock
         self._watched: dict[str, Watched] = {}
+        self._left: dict[str, Watched] = {}  # nobody waits for these at the moment; who comes back need not look anew
         self._moves: dict[str, int] = {}  # of each stream, how often it was seen to move
         self._looks: dict[tuple[str, Key], int] = {}  # of each key, the mark of the last look
         self._task: asyncio.Task[None] | None = None
@@ -121,7 +122,9 @@ class Polling:
         moves = self._moves.get(stream, 0)
         if moves != mark and self._looks.get((stream, key)) != moves:  # else another waiter looks at it already
             return not gone.done()
-        watched = self._watched.setdefault(stream, Watched())
+        watched = self._watched.get(stream)
+        if watched is None:
+            watched = self._watched[stream] = self._left.pop(stream) if stream in self._left else Watched()
         queue = watched.queues.setdefault(key, Queue(looked_at=self._clock()))
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.waiters.append((waiter, wanted))
@@ -180,7 +183,9 @@ class Polling:
             if queue is not None and not queue.waiters:
                 del watched.queues[key]
             if not watched.queues:
-                del self._watched[stream]
+                if len(self._left) >= MOST_REMEMBERED:
+                    self._left.clear()
+                self._left[stream] = self._watched.pop(stream)
 
     async def _look(self) -> None:
         pause, scouted = SHORTEST_POLL, 0.0
@@ -211,8 +216,9 @@ class Polling:
             watched = self._watched.get(stream)
             if watched is None:
                 continue
-            if watched.seq is None or seq > watched.seq:
-                count = 1 if watched.seq is None else seq - watched.seq
+            # (a lower one: another stream of that name, unless it was read just before something was published here)
+            if watched.seq is None or seq > watched.seq or (seq < watched.seq and not watched.again):
+                count = 1 if watched.seq is None else max(1, seq - watched.seq)
                 watched.seq = seq
                 watched.again = [now + after for after in AGAIN]
                 has_moved = True
