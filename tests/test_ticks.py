@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from calls import pass_time
 from engine import create, datas, drain, receive, scalar, send, send_many, take, tick
 from psycopg import Connection
 
@@ -138,7 +139,7 @@ def test_a_late_prepared_transaction(db: Connection, connect: Connect) -> None:
     send(session, "early")
     session.execute("prepare transaction 'late'")
     make_late(db)
-    time.sleep(1.01)  # after a second pg_locks is asked about it: it must be found to hold its lock
+    pass_time(db, "2 seconds")  # after a second pg_locks is asked about it: it must be found to hold its lock
     make_late(db)
     assert without_filler(datas(drain(db))) == []
     db.execute("commit prepared 'late'")
@@ -152,7 +153,7 @@ def test_a_late_transaction_is_delivered_once(db: Connection, connect: Connect, 
     session = connect()
     early = [send(session, "early") for _ in range(3)]
     make_late(db)
-    time.sleep(1.01)
+    pass_time(db, "2 seconds")
     make_late(db)
     if reads_on:
         assert set(datas(drain(db))) == {"filler"}
@@ -200,7 +201,7 @@ def test_a_late_transaction_that_never_published_costs_nothing(db: Connection, c
     other_work = connect()
     other_work.execute("create table unrelated ()")
     make_late(db)
-    time.sleep(1.01)  # pg_locks is asked about it once a second
+    pass_time(db, "2 seconds")  # pg_locks is asked about it once a second
     make_late(db)
     late_from = newest_tick(db, "late_from[1]")
     assert int(str(late_from)) >= 12_000, "its lower bound moves up while it holds no lock on the stream"
