@@ -26,7 +26,7 @@ from ..results import Result, Run, compare, machine
 from ..server import databases_on, temporary_server
 
 MESSAGES = 2_000_000
-ROUNDS = 3
+ROUNDS = 5
 TASKS = 2
 
 PAGE = Page(
