@@ -15,7 +15,7 @@ from ..errors import Error
 from ..sync import Headgate
 from .secrets import Secret, plain
 
-BATCH_BYTES = 4 * 1024 * 1024  # of rows in one Arrow batch: what a task holds at once does not grow with its range
+BATCH_BYTES = 8 * 1024 * 1024  # of rows in one Arrow batch: what a task holds at once does not grow with its range
 
 # What is read comes from an index in its order: a sort would hold everything before the first row.
 IN_ORDER = ("enable_sort", "enable_seqscan", "enable_bitmapscan")

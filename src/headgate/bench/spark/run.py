@@ -41,7 +41,7 @@ PAGE = Page(
     (
         f"Messages of {MESSAGE_BYTES} bytes, one stream with 16 hashed lanes, local[{TASKS}]. Spark and PostgreSQL "
         "share the machine.",
-        "A figure is the median of its rounds, after one round to warm up.",
+        "A figure is the median of its rounds, after some that warm up: the JVM compiles what it runs often.",
     ),
 )  # fmt: skip
 
@@ -112,16 +112,16 @@ class Bench:
             )
         self.hg.run("select headgate.tick('bench')", ())
 
-    def rates(self, *works: Callable[[], object]) -> list[float]:
-        """Rows a second of each work: the median of some rounds, in turns, after one that warms up."""
+    def rates(self, *works: Callable[[], object], warm_up: int = 1) -> list[float]:
+        """Rows a second of each work: the median of some rounds, in turns, after `warm_up` more."""
         found: list[list[float]] = [[] for _ in works]
-        for _ in range(ROUNDS + 1):
+        for _ in range(warm_up + ROUNDS):
             for work, rates in zip(works, found, strict=True):
                 self.rounds += 1
                 start = time.monotonic()
                 work()
                 rates.append(self.messages / (time.monotonic() - start))
-        return [median(rates[1:]) for rates in found]
+        return [median(rates[warm_up:]) for rates in found]
 
     def read(self) -> Any:
         """The stream as a batch."""
@@ -145,7 +145,8 @@ def source(bench: Bench) -> list[Result]:
     def nowhere(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    own, by_rows, streamed = bench.rates(lambda: nowhere(bench.read()), lambda: nowhere(rows.load()), streaming)
+    works = (lambda: nowhere(bench.read()), lambda: nowhere(rows.load()), streaming)
+    own, by_rows, streamed = bench.rates(*works, warm_up=3)
     batch = {"headgate": own, "baseline": by_rows}
     about: dict[str, int | str] = {"way": "batch", "messages": bench.messages}
     return [
