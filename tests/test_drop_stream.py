@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from calls import Db, call, column, send, value
-from conftest import wait_until
+from conftest import NewCluster, wait_until
+
+from headgate import schema
 
 GONE = {"HG001", "HG003", "42P01", "42883", "XX000"}  # the stream, or, at this moment, a part of it
 
@@ -59,3 +61,22 @@ def test_an_open_transaction_is_waited_for(db: Db, database_url: str) -> None:
         dropping.join()
     with pytest.raises(psycopg.Error, match="does not exist"):
         send(db, "s", "x")
+
+
+def test_an_autovacuum_gives_way(new_cluster: NewCluster) -> None:
+    """It ends by itself only for who waits for its lock as long as deadlock_timeout says."""
+    cluster = new_cluster()
+    with psycopg.connect(cluster.url(), autocommit=True) as db:
+        db.execute("alter system set autovacuum_naptime = '1s'")
+        db.execute("select pg_reload_conf()")
+        db.execute(schema.install_sql().encode())
+        stream = call(db, "create_stream", "s")
+        for _ in range(2):
+            db.execute("select headgate.send_batch('s', array_fill(repeat('x', 500), array[10000]))")
+        db.execute(f"""alter table headgate.message_{stream}_1 set (
+            autovacuum_vacuum_insert_threshold = 1, autovacuum_vacuum_insert_scale_factor = 0,
+            autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)""")  # one that takes minutes
+        vacuumed = f"select count(*) from pg_stat_progress_vacuum where relid = 'headgate.message_{stream}_1'::regclass"
+        wait_until(lambda: value(db, vacuumed))
+        call(db, "drop_stream", "s")
+        assert column(db, "select name from headgate.stream") == []
