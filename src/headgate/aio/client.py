@@ -17,6 +17,7 @@ from ..connections import Row, literals, run_async
 from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
 from ..types import Finding, LaneBy, Retain
+from .connection import AsyncOwnConnection
 from .insights import AsyncInsights
 from .sources import AsyncSources
 from .stream import AsyncStream
@@ -51,7 +52,7 @@ class AsyncHeadgate:
         self._timeout = timeout
         self._pooler = pooler
         self._server: EmbeddedServer | None = None
-        self._pool: AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]] | None = None
+        self._pool: AsyncConnectionPool[AsyncOwnConnection] | None = None
         self.insights = AsyncInsights(self)
         self.sources = AsyncSources(self)
 
@@ -84,6 +85,7 @@ class AsyncHeadgate:
             await self._check_schema()
             self._pool = AsyncConnectionPool(
                 self.url,
+                connection_class=AsyncOwnConnection,
                 kwargs=self._settings(),
                 min_size=0,
                 max_size=self._max_connections,
@@ -225,10 +227,7 @@ class AsyncHeadgate:
             # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
             own = await self.pool.getconn()
             try:
-                cursor = await own.execute(
-                    query, literals(params), prepare=None if self._pooler else True, binary=binary
-                )
-                return await cursor.fetchall()
+                return await own.rows(query, literals(params), prepare=None if self._pooler else True, binary=binary)
             finally:
                 await self.pool.putconn(own)
         except PoolTimeout as error:
@@ -244,7 +243,7 @@ class AsyncHeadgate:
             raise
 
     @property
-    def pool(self) -> AsyncConnectionPool[AsyncConnection[tuple[Any, ...]]]:
+    def pool(self) -> AsyncConnectionPool[AsyncOwnConnection]:
         """The connections; open."""
         if self._pool is None:
             raise Error("this Headgate is not open", hint="use headgate.connect(), or call open() first")

@@ -11,9 +11,10 @@ import psycopg
 from psycopg import sql
 
 import headgate
+from headgate.encoding import dump_json
 
 from .plan import LANES
-from .sides import Place, compact, messages
+from .sides import Place, messages
 
 _CHUNK = 10_000
 _FILL = {  # by side, and what its lanes are named by
@@ -101,7 +102,7 @@ def fill(place: Place, count: int, *, start: int = 0, limit_seconds: float = 600
         nonlocal left, done
         lanes = place.lanes
         query = _FILL["headgate" if place.kind == "headgate" else "pgmq", lanes.by if lanes else None]
-        params = {"queue": place.queue, "data": compact(messages(1)[0]), "names": lanes.count if lanes else 1}
+        params = {"queue": place.queue, "data": dump_json(messages(1)[0]), "names": lanes.count if lanes else 1}
         with psycopg.connect(place.url, autocommit=True) as connection:
             while time.monotonic() < deadline:
                 with lock:

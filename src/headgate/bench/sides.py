@@ -2,22 +2,24 @@
 
 Every side is given the same dicts to publish and gives its worker the same dicts to work on; all go through psycopg 3
 with prepared statements and commit each batch. pgmq is measured twice: through its own Python client, and called as
-plain SQL with arrays encoded the way Headgate's SDK does it, much faster than psycopg's, so that engines are compared.
+plain SQL with arrays and JSON written and read the way Headgate's SDK does it, much faster than psycopg's, so that
+engines are compared.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, LiteralString, Protocol
 
+import msgspec
 import psycopg
+from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 import headgate
-from headgate.encoding import array_literal
+from headgate.encoding import array_literal, dump_json
 
 from .plan import LANES, MESSAGE_BYTES
 
@@ -89,13 +91,9 @@ def messages(n: int) -> Batch:
             "cents": 1299,
             "note": "",
         }
-        message["note"] = "x" * (MESSAGE_BYTES - len(compact(message)))
+        message["note"] = "x" * (MESSAGE_BYTES - len(dump_json(message)))
         made.append(message)
     return made
-
-
-def compact(message: dict[str, Any]) -> str:
-    return json.dumps(message, separators=(",", ":"))
 
 
 class HeadgateSide:
@@ -140,6 +138,7 @@ class PgmqSql:
 
     def __init__(self, place: Place) -> None:
         self._conn = psycopg.connect(place.url, autocommit=True)
+        set_json_loads(msgspec.json.Decoder().decode, self._conn)
         self._queue = place.queue
         self._target = place.topic or place.queue
         self._send = self._SEND_TOPIC if place.topic else self._SEND
@@ -148,7 +147,7 @@ class PgmqSql:
 
     def publish(self, batch: Batch) -> list[int]:
         # encoded as our SDK does it: psycopg's own lists would halve pgmq's figure, and say nothing about the engines
-        texts: list[str | None] = [compact(m) for m in batch]
+        texts: list[str | None] = [dump_json(m) for m in batch]
         rows = self._conn.execute(self._send, (self._target, array_literal(texts)), prepare=True).fetchall()
         return [row[self._id] for row in rows]
 
@@ -220,7 +219,7 @@ class CopySide:
         self._conn = psycopg.connect(place.url)
 
     def publish(self, batch: Batch) -> list[int]:
-        lines = [f"{i % LANES}\t{compact(m)}" for i, m in enumerate(batch)]
+        lines = [f"{i % LANES}\t{dump_json(m)}" for i, m in enumerate(batch)]
         with self._conn.cursor() as cursor, cursor.copy(self._COPY) as copy:
             copy.write("\n".join(lines).replace("\\", "\\\\"))
         self._conn.commit()

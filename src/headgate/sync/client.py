@@ -17,6 +17,7 @@ from ..connections import Row, literals, run_sync
 from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
 from ..types import Finding, LaneBy, Retain
+from .connection import OwnConnection
 from .insights import Insights
 from .sources import Sources
 from .stream import Stream
@@ -51,7 +52,7 @@ class Headgate:
         self._timeout = timeout
         self._pooler = pooler
         self._server: EmbeddedServer | None = None
-        self._pool: ConnectionPool[Connection[tuple[Any, ...]]] | None = None
+        self._pool: ConnectionPool[OwnConnection] | None = None
         self.insights = Insights(self)
         self.sources = Sources(self)
 
@@ -79,6 +80,7 @@ class Headgate:
             self._check_schema()
             self._pool = ConnectionPool(
                 self.url,
+                connection_class=OwnConnection,
                 kwargs=self._settings(),
                 min_size=0,
                 max_size=self._max_connections,
@@ -215,8 +217,7 @@ class Headgate:
             # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
             own = self.pool.getconn()
             try:
-                cursor = own.execute(query, literals(params), prepare=None if self._pooler else True, binary=binary)
-                return cursor.fetchall()
+                return own.rows(query, literals(params), prepare=None if self._pooler else True, binary=binary)
             finally:
                 self.pool.putconn(own)
         except PoolTimeout as error:
@@ -232,7 +233,7 @@ class Headgate:
             raise
 
     @property
-    def pool(self) -> ConnectionPool[Connection[tuple[Any, ...]]]:
+    def pool(self) -> ConnectionPool[OwnConnection]:
         """The connections; open."""
         if self._pool is None:
             raise Error("this Headgate is not open", hint="use headgate.connect(), or call open() first")

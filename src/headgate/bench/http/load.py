@@ -17,10 +17,11 @@ from typing import Any, Literal, TypeVar
 import psutil
 import psycopg
 
+from headgate.encoding import dump_json
 from headgate.errors import Error
 
 from ..crew import Failure
-from ..sides import compact, messages
+from ..sides import messages
 from .wire import LATER, Line, call, open_lines, request
 
 T = TypeVar("T")
@@ -265,7 +266,7 @@ async def _until_waiting(load: Load) -> None:
 
 
 def _sending(load: Load) -> bytes:
-    bodies = ",".join('{"data":' + compact(m) + "}" for m in messages(load.batch))
+    bodies = ",".join('{"data":' + dump_json(m) + "}" for m in messages(load.batch))
     path = f"/api/streams/{load.stream}/messages"
     return request(load.token, "POST", path, f'{{"messages":[{bodies}]}}'.encode())
 
