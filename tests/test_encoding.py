@@ -171,6 +171,40 @@ def test_decode_is_the_inverse_of_encode(data: Any, headers: dict[str, Any] | No
     assert (carried or {}).items() >= (headers or {}).items()
 
 
+ODD_JSON = st.sampled_from(
+    ["[NaN]", "[-Infinity]", "[1e999]", '["\\ud800"]', '["\\ude00"]', "[01]", "[1.]", "[1,]", '{"a": 1, "a": 2}',
+     "[1]\x00", "[1\x0b]",
+     '["a\nb"]', "[-0, -0.0, 1E+2, 0.1e-7]", "[18446744073709551616]", "[" * 100_000, "{}}", "[1] [2]", "\ufeff[1]"]
+)  # fmt: skip
+FRAGMENTS = st.lists(
+    st.sampled_from(['{"a":', "}", "[", "]", ",", "1", "-2.5e3", "null", '"x"', '"\\u00e9"', " ", "\n", "NaN"])
+)
+
+
+@given(text=st.builds(json.dumps, JSON) | ODD_JSON | FRAGMENTS.map("".join))
+def test_json_is_read_as_the_standard_library_reads_it(text: str) -> None:
+    """And what it cannot read is text."""
+    try:
+        expected = json.loads(text) if text[:1] in ("{", "[") else text
+    except (ValueError, RecursionError):
+        expected = text
+    found = decode(text, None)
+    assert type(found) is type(expected)
+    assert repr(found) == repr(expected)
+
+
+@given(data=st.dictionaries(TEXT, JSON) | st.lists(JSON))
+def test_json_is_written_as_the_standard_library_writes_it(data: Any) -> None:
+    assert encode(data, None)[0] == json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def test_data_within_itself() -> None:
+    data: list[Any] = []
+    data.append({"again": data})
+    with pytest.raises(headgate.DataNotSerializable):
+        encode(data, None)
+
+
 @settings(WITHOUT_DEADLINE, max_examples=300)
 @given(texts=st.lists(TEXT | TRICKY | st.none(), max_size=8))
 def test_array_literals_as_postgresql_reads_them(texts: list[str | None], db: psycopg.Connection[Any]) -> None:

@@ -278,6 +278,30 @@ def test_removed_before_it_was_read(db: Db) -> None:
     assert len(read(db, begin, following(db, begin))) == 500
 
 
+def test_the_unused_end_of_a_segment_is_missed_by_nobody(db: Db) -> None:
+    """A reader of everything is away while the segment is closed for its age and removed; then while messages are."""
+    call(db, "create_stream", "s", lanes=1, retain_up_to="1 hour")
+    query = "select headgate.removed_between('s', %s, %s)::text"
+
+    def remove() -> None:
+        db.execute("update headgate.message_1 set created_at = created_at - interval '2 hours'")
+        wait_until(lambda: maintained(db, "select count(*) from headgate.message_1") == 0)
+
+    send(db, "s", "a", "b")
+    start = mark(db)
+    remove()
+    send(db, "s", "c")
+    assert value(db, query, json.dumps(start), json.dumps(following(db, start))) is None
+    assert len(read(db, start, following(db, start))) == 1
+    remove()
+    last = send(db, "s", "d")[0]
+    assert value(db, query, json.dumps(start), json.dumps(following(db, start))) is not None, "c is"
+    now = following(db, start)
+    remove()
+    assert value(db, query, json.dumps(now), json.dumps(following(db, now))) is None
+    assert value(db, "select removed_to from headgate.stream where name = 's'") == last
+
+
 def test_what_was_removed_in_the_late_part_of_a_span(db: Db) -> None:
     """A part may end among what late transactions left, below the messages of the span itself."""
     call(db, "create_stream", "s", lanes=1)
@@ -287,6 +311,7 @@ def test_what_was_removed_in_the_late_part_of_a_span(db: Db) -> None:
     query = "select headgate.removed_between('s', %s, %s)::text"
     assert value(db, query, json.dumps(start), json.dumps(end)) is None
     db.execute("update headgate.segment set first_seq = 20 where id = 1")
+    db.execute("update headgate.stream set removed_to = 19")
     assert value(db, query, json.dumps(start), json.dumps(end)) == "{[10,20)}"
 
 

@@ -135,3 +135,17 @@ def test_threads_share_one_client(hg: headgate.Headgate, stream: headgate.Stream
     assert errors == []
     assert len(seen) == len(set(seen)) == target
     wait_until(lambda: consumer.info().lag == 0, 5)
+
+
+def test_connections_keep_no_large_result(hg: headgate.Headgate) -> None:
+    """A connection keeps the cursor of its last statement, and with it what that sent and found, if it is small."""
+    with hg.pool.connection() as own:
+        for params, is_kept in ((("x", 1), True), (("x" * 100_000, 1), False), (("x", 1000), False), (("x", 1), True)):
+            rows = own.rows("select repeat(%s, 1000) from generate_series(1, %s)", params, prepare=True, binary=False)
+            assert len(rows) == params[1]
+            assert (own._kept is not None) is is_kept
+        kept = own._kept
+        with pytest.raises(psycopg.Error, match="division by zero"):
+            own.rows("select 1 / %s::int", (0,), prepare=True, binary=False)
+        assert own.rows("select %s::int", (1,), prepare=True, binary=True) == [(1,)]
+        assert own._kept is not kept

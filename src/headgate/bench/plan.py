@@ -45,4 +45,4 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(rounds=5, seconds=0.25, fanout_messages=20_000, latency_seconds=2, fill_seconds=60, pgmq_endures=False)
+QUICK = Plan(rounds=5, seconds=0.6, fanout_messages=20_000, latency_seconds=2, fill_seconds=60, pgmq_endures=False)

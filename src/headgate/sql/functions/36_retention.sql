@@ -123,10 +123,10 @@ end $$;
 -- waited for: who holds one and queues for another closes a circle with a reader of both. `how` says what is made
 -- sure first: 'done', that no consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
 -- other word is the reason for which messages are removed, read or not, and what consumers lose is counted.
--- Locks the segment's table ACCESS EXCLUSIVE: to be called last in a transaction. Writes segment, kept_<stream id>, loss.
+-- Locks the segment's table ACCESS EXCLUSIVE: to be called last in a transaction. Writes segment, stream, kept_<stream id>, loss.
 create or replace function headgate.empty_segment(g headgate.segment, p_how text, p_first boolean) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare part text := format('message_%s_%s', g.stream, g.id); was text := current_setting('lock_timeout');
+declare part text := format('message_%s_%s', g.stream, g.id); was text := current_setting('lock_timeout'); last_seq bigint;
 begin
   if headgate.held_open(('headgate.' || part)::regclass) then return false; end if;  -- before the work is done in vain
   begin
@@ -146,6 +146,8 @@ begin
     if g.messages > 0 and not headgate.in_archives(g) then
       raise exception using errcode = '55P03', message = format('an archive that is new needs %s', part);
     end if;
+    execute format('select max(seq) from headgate.%I', part) into last_seq;
+    update headgate.stream t set removed_to = last_seq where t.id = g.stream and t.removed_to < last_seq;
     execute format('truncate headgate.%I', part);
     update headgate.segment x set state = 'dropped' where x.stream = g.stream and x.id = g.id;
     perform set_config('lock_timeout', was, true);
