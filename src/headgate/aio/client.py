@@ -17,8 +17,8 @@ from ..connections import Row, literals, run_async
 from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
 from ..types import Finding, LaneBy, Retain
-from .connection import AsyncOwnConnection
 from .insights import AsyncInsights
+from .pooled import AsyncPooledConnection
 from .sources import AsyncSources
 from .stream import AsyncStream
 
@@ -52,7 +52,7 @@ class AsyncHeadgate:
         self._timeout = timeout
         self._pooler = pooler
         self._server: EmbeddedServer | None = None
-        self._pool: AsyncConnectionPool[AsyncOwnConnection] | None = None
+        self._pool: AsyncConnectionPool[AsyncPooledConnection] | None = None
         self.insights = AsyncInsights(self)
         self.sources = AsyncSources(self)
 
@@ -85,7 +85,7 @@ class AsyncHeadgate:
             await self._check_schema()
             self._pool = AsyncConnectionPool(
                 self.url,
-                connection_class=AsyncOwnConnection,
+                connection_class=AsyncPooledConnection,
                 kwargs=self._settings(),
                 min_size=0,
                 max_size=self._max_connections,
@@ -243,7 +243,7 @@ class AsyncHeadgate:
             raise
 
     @property
-    def pool(self) -> AsyncConnectionPool[AsyncOwnConnection]:
+    def pool(self) -> AsyncConnectionPool[AsyncPooledConnection]:
         """The connections; open."""
         if self._pool is None:
             raise Error("this Headgate is not open", hint="use headgate.connect(), or call open() first")

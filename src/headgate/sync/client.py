@@ -17,8 +17,8 @@ from ..connections import Row, literals, run_sync
 from ..encoding import interval, whole
 from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
 from ..types import Finding, LaneBy, Retain
-from .connection import OwnConnection
 from .insights import Insights
+from .pooled import PooledConnection
 from .sources import Sources
 from .stream import Stream
 
@@ -52,7 +52,7 @@ class Headgate:
         self._timeout = timeout
         self._pooler = pooler
         self._server: EmbeddedServer | None = None
-        self._pool: ConnectionPool[OwnConnection] | None = None
+        self._pool: ConnectionPool[PooledConnection] | None = None
         self.insights = Insights(self)
         self.sources = Sources(self)
 
@@ -80,7 +80,7 @@ class Headgate:
             self._check_schema()
             self._pool = ConnectionPool(
                 self.url,
-                connection_class=OwnConnection,
+                connection_class=PooledConnection,
                 kwargs=self._settings(),
                 min_size=0,
                 max_size=self._max_connections,
@@ -233,7 +233,7 @@ class Headgate:
             raise
 
     @property
-    def pool(self) -> ConnectionPool[OwnConnection]:
+    def pool(self) -> ConnectionPool[PooledConnection]:
         """The connections; open."""
         if self._pool is None:
             raise Error("this Headgate is not open", hint="use headgate.connect(), or call open() first")
