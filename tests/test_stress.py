@@ -353,7 +353,7 @@ def stress_test(url: str, seconds: float, longest: float, lane_by: str) -> None:
 
 @pytest.mark.parametrize("lane_by", ["hash", "key", "channel"])
 def test_for_some_seconds(database_url: str, lane_by: str) -> None:
-    stress_test(database_url, seconds=10 if lane_by == "hash" else 7, longest=5, lane_by=lane_by)
+    stress_test(database_url, seconds=8 if lane_by == "hash" else 6, longest=5, lane_by=lane_by)
 
 
 @pytest.mark.slow

@@ -132,6 +132,7 @@ class TestStreaming:
         orders.send_batch(["x"] * 5)
         # as if retention had removed a part of them before they were read
         hg.run("with u as (update headgate.segment set first_seq = 24 where id = 1 returning 1) select from u", ())
+        hg.run("with u as (update headgate.stream set removed_to = 23 where name = 'orders' returning 1) select from u", ())
         with pytest.raises(Exception, match="no longer has the messages"):
             finish(copying(arriving(spark, hg), hg, "copy", tmp_path / "c"))
         finish(copying(arriving(spark, hg, failOnDataLoss=False), hg, "copy", tmp_path / "c"))
