@@ -91,7 +91,11 @@ def test_new_show_and_list(run: CommandLine, hg: headgate.Headgate, tmp_path: Pa
     assert (made.kind, made.name, made.stream, made.to) == ("archive", "nightly", "orders", "lake/orders")
     again = run("pipeline", "new", file, "--kind", "archive", "--stream", "orders")
     assert (again.code, "is there already" in again.err) == (1, True)
-    assert run("pipeline", "new", tmp_path / "q.toml").code == 2  # nobody can be asked
+    for given, missing in ((), "--kind"), (("--kind", "latest"), "--stream"):  # nobody can be asked
+        refused = run("pipeline", "new", tmp_path / "q.toml", *given)
+        assert refused.code == 2
+        assert f"Missing option '{missing}'" in refused.err
+    assert run("pipeline", "new", tmp_path / "q.toml", "--kind", "report").code == 0
     shown = run("pipeline", "show", file)
     assert re.search(r"partition_by +\[\"date\", \"hour\"\] +date and hour of created_at", shown.out)
     assert run("pipeline", "show", file, "--json").json["checkpoint"] == ".headgate/pipelines/nightly"

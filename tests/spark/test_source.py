@@ -131,8 +131,8 @@ class TestStreaming:
         assert len(contents(hg, "copy")) == 3
         orders.send_batch(["x"] * 5)
         # as if retention had removed a part of them before they were read
-        removed = "with g as (update headgate.segment set first_seq = 24 where id = 1) update headgate.stream set removed_to = 23"
-        hg.run(f"{removed} returning 1", ())
+        gone = "with g as (update headgate.segment set first_seq = 24 where id = 1) update headgate.stream"
+        hg.run(f"{gone} set removed_to = 23 returning 1", ())
         with pytest.raises(Exception, match="no longer has the messages"):
             finish(copying(arriving(spark, hg), hg, "copy", tmp_path / "c"))
         finish(copying(arriving(spark, hg, failOnDataLoss=False), hg, "copy", tmp_path / "c"))

@@ -12,7 +12,7 @@ import click
 import headgate
 
 from .app import app
-from .call import Call, command
+from .call import Call, at_terminal, command
 from .output import say, say_table, talk
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ def new(call: Call, file: Path, kind: str | None, name: str | None, stream: str 
 
     if file.exists():
         raise headgate.Error(f"{file} is there already", hint="choose another name, or remove it")
+    if not at_terminal():
+        for option, value in (("--kind", kind), ("--stream", stream if kind != "report" else "")):
+            if value is None:
+                raise click.UsageError(f"Missing option '{option}'.")
     guided = kind is None
     kind = kind or str(call.ask("kind", type=click.Choice(KINDS)))
     name = name or file.stem

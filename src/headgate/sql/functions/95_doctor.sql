@@ -245,7 +245,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
      where s.retain = 'until_archived' and g.end_seq - 1 > coalesce(a.floor, -1) group by s.name, a.name, a.at, a.floor)
   select 'note', 'stream ' || w.stream,
          format('Stream "%s" keeps messages until they are archived, and there is no archive: %s segments (%s) stay.', w.stream, w.segments, pg_size_pretty(w.bytes)),
-         format('Run a pipeline of the kind archive (`headgate pipeline new archive`), or do without: select headgate.alter_stream(%L, retain => ''until_acked'');', w.stream)
+         format('Run a pipeline of the kind archive (`headgate pipeline new archive.toml --kind archive --stream %s`), or do without: select headgate.alter_stream(%L, retain => ''until_acked'');', w.stream, w.stream)
     from waiting w where w.name is null and w.since < clock_timestamp() - p_patience
   union all
   select 'warning', format('archive %s/%s', w.stream, w.name),
