@@ -149,19 +149,17 @@ end $$;
 
 -- drop_stream(name): removes a stream, its consumers, its messages and its dead letters. Needs its tables and its sequence for itself, and
 -- calls under way lock these in any order: it tries to get them all at once, again and again, for up to 10 seconds, so that it
--- neither ends in a deadlock nor holds anybody up for long. An autovacuum gives way only to who waits for deadlock_timeout.
--- DDL, ACCESS EXCLUSIVE.
+-- neither ends in a deadlock nor holds anybody up for long. DDL, ACCESS EXCLUSIVE.
 create or replace function headgate.drop_stream(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   s headgate.stream := headgate.find_stream(name); was text := current_setting('lock_timeout');
-  until timestamptz := clock_timestamp() + interval '10 seconds'; patience interval;
+  until timestamptz := clock_timestamp() + interval '10 seconds';
 begin
   loop
-    patience := interval '20 milliseconds'
-      + case when headgate.is_vacuumed(s.id) then current_setting('deadlock_timeout')::interval + interval '200 milliseconds' else '0' end;
     begin
-      perform set_config('lock_timeout', extract(epoch from patience) || 's', true);
+      perform headgate.outwait_vacuum(s.id);
+      perform set_config('lock_timeout', '20ms', true);
       perform headgate.remove_stream(s);
       perform set_config('lock_timeout', was, true);
       return;
@@ -174,15 +172,19 @@ begin
   end loop;
 end $$;
 
--- is_vacuumed(stream id) -> whether somebody vacuums or analyzes the stream's messages or those of its dead letters (or makes a
--- segment: that takes a moment).
-create or replace function headgate.is_vacuumed(p_stream int) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select exists (
-    select from headgate.stream s cross join lateral pg_partition_tree(format('headgate.message_%s', s.id)::regclass) t
-      join pg_locks l on l.relation = t.relid and l.mode = 'ShareUpdateExclusiveLock' and l.granted and l.pid <> pg_backend_pid()
-     where s.id = p_stream or s.dead_of = p_stream)
-$$;
+-- outwait_vacuum(stream id): an autovacuum at work on the stream's messages or dead letters gives way to who waits for its lock as
+-- long as deadlock_timeout says. What is locked for that is in nobody else's way. SHARE UPDATE EXCLUSIVE.
+create or replace function headgate.outwait_vacuum(p_stream int) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare t regclass;
+begin
+  perform set_config('lock_timeout', extract(epoch from current_setting('deadlock_timeout')::interval) + 0.2 || 's', true);
+  for t in select p.relid from headgate.stream s cross join lateral pg_partition_tree(format('headgate.message_%s', s.id)::regclass) p
+            where (s.id = p_stream or s.dead_of = p_stream) and p.isleaf and exists (
+              select from pg_locks l where l.relation = p.relid and l.mode = 'ShareUpdateExclusiveLock' and l.granted and l.pid <> pg_backend_pid()) loop
+    execute format('lock table only %s in share update exclusive mode', t);
+  end loop;
+end $$;
 
 -- remove_stream(stream): what drop_stream does once nobody is in its way.
 create or replace function headgate.remove_stream(s headgate.stream) returns void
