@@ -89,7 +89,7 @@ class TestBatch:
         ("options", "said"),
         [
             ({"stream": "nowhere"}, "does not exist"),
-            ({"start": "yesterday's"}, "not a position"),
+            ({"start": "once upon a time"}, "not a position"),
             ({"columns": "seq,nope"}, 'no column "nope"'),
             ({"filter": "a.>.b"}, "not a key filter"),
             ({"tasks": "none"}, "a number from 1 on"),
