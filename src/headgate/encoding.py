@@ -22,10 +22,12 @@ from .errors import DataNotSerializable, InvalidArgument, InvalidText
 def _json_encoder() -> Callable[[Any], str]:
     """json.dumps with our settings. It makes its C encoder anew for each value, which costs as much as the rest."""
     ours = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    make = getattr(encoder, "c_make_encoder", None)
-    if make is None:  # not CPython
+    try:
+        make = encoder.c_make_encoder  # type: ignore[attr-defined]
+        pieces = make(None, ours.default, encoder.encode_basestring, None, ":", ",", False, False, False)
+        "".join(pieces({}, 0))
+    except (AttributeError, TypeError):  # not CPython, or one that does it in another way
         return ours.encode
-    pieces = make(None, ours.default, encoder.encode_basestring, None, ":", ",", False, False, False)
     return lambda value: "".join(pieces(value, 0))
 
 
