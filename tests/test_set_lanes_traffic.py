@@ -91,10 +91,14 @@ def test_under_traffic(db: Db, database_url: str) -> None:
             return False
         return True
 
-    time.sleep(0.5)
+    def more_is_handled() -> None:
+        enough = {c: len(handled[c]) + 40 for c in ("ordered", "plain")}
+        wait_until(lambda: failures or all(len(handled[c]) >= n for c, n in enough.items()), timeout=60)
+
+    more_is_handled()
     for n in (16, 3):
         wait_until(lambda n=n: change(n))  # type: ignore[misc]
-        time.sleep(1)
+        more_is_handled()
     stop.set()
     given_up_at = time.monotonic() + 30
     for t in (*writers, *workers):
