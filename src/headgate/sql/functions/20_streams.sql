@@ -194,7 +194,7 @@ begin
   perform from headgate.stream t where t.id = s.id for update;  -- maintenance passes over a stream that is going
   select * into d from headgate.stream t where t.dead_of = s.id;
   if found then perform headgate.remove_stream(d); end if;
-  perform headgate.drop_consumer(s.name, c.name) from headgate.consumer c where c.stream = s.id;
+  perform headgate.remove_consumer(c) from headgate.consumer c where c.stream = s.id;
   execute format('drop view headgate.%I, headgate.read_%s', 'log_' || s.name, s.id);
   perform headgate.drop_staging(g.name) from headgate.staging g where g.stream = s.id;
   execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
@@ -211,7 +211,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare f regprocedure;
 begin
   for f in select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = 'headgate' and p.proname ~ format('^(append|move|receive|sift|gather|serve)_%s$', p_stream) loop
+            where n.nspname = 'headgate' and p.proname ~ format('^(append|move|receive|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
     execute 'drop function ' || f;
   end loop;
 end $$;
@@ -226,6 +226,8 @@ declare
     ['{stream}', s.id::text],
     ['{lanes}', s.lanes::text],
     ['{and newest}', headgate.newest_only(s, 'r')],
+    ['{left in flight}', '(cardinality(d.seqs) - (select count(*) from headgate.departed x '
+                         'where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))'],
     ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],
     ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
     ['{lane}', case s.lane_by
@@ -238,7 +240,7 @@ declare
     ['{, channel}', case when channels then ', channel' else '' end],
     ['{, t.c}', case when channels then ', t.c' else '' end]];
 begin
-  filled := replace(p_template, '{opening}', headgate.receive_opening());
+  filled := replace(replace(p_template, '{opening}', headgate.receive_opening()), '{delete whole deliveries}', headgate.delete_deliveries());
   filled := regexp_replace(filled, '\{upsert ([^}]*)\}', case when s.one_message_per_key then '\1' else '' end, 'g');
   for i in 1 .. array_length(parts, 1) loop filled := replace(filled, parts[i][1], parts[i][2]); end loop;
   return filled;
@@ -253,11 +255,11 @@ begin
   perform headgate.drop_stream_functions(p_stream);
   foreach source in array array[headgate.append_template(), headgate.move_template(), headgate.sift_template()]
       || case s.lane_by when 'hash' then array[headgate.receive_template()]
-         else array[headgate.gather_template(), headgate.serve_template(), headgate.rotate_template()] end loop
+         else array[headgate.lanes_ahead_template(), headgate.gather_template(), headgate.serve_template(), headgate.rotate_template()] end loop
     execute headgate.fill(source, s);
   end loop;
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
-            and p.proname ~ format('^(append|move|receive|sift|gather|serve)_%s$', p_stream) loop
+            and p.proname ~ format('^(append|move|receive|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
     execute format('revoke all on function %s from public', f);
     if f::text like 'headgate.receive%' and to_regrole('headgate_consumer') is not null then
       execute format('grant execute on function %s to headgate_consumer', f);

@@ -56,7 +56,7 @@ end $$;
 create or replace function headgate.remove_older(s headgate.stream, p_keys text[], p_seqs bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-  if p_keys is null or current_setting('transaction_isolation') in ('repeatable read', 'serializable') then return; end if;
+  if p_keys is null or headgate.has_fixed_snapshot() then return; end if;
   execute format($q$
     delete from headgate.message_%1$s m where m.seq = any(array(
       select o.seq from (select u.k, max(u.s) from unnest($1, $2) u (k, s) where u.k is not null group by u.k) v (key, seq)
@@ -70,7 +70,7 @@ create or replace function headgate.remove_superseded(s headgate.stream, n int d
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare old bigint[]; looked int; last text; gone int := 0;
 begin
-  if not s.one_message_per_key or current_setting('transaction_isolation') in ('repeatable read', 'serializable') then return 0; end if;
+  if not s.one_message_per_key or headgate.has_fixed_snapshot() then return 0; end if;
   execute format($q$
     select count(*), max(v.key), array_agg(v.seq) filter (where v.key = v.next) from (
       select m.key, m.seq, lead(m.key) over (order by m.key, m.seq) as next from (

@@ -12,12 +12,16 @@ begin
   return query execute format($q$
     select * from (
       select c.id, c.name, u.unread,
-             case when not u.unread then (select count(*) from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id and s >= $1 and s < $2) end as in_flight,
+             case when not u.unread then (select count(*) from headgate.in_flight f where f.consumer = c.id and f.seq >= $1 and f.seq < $2) end as in_flight,
              case when not u.unread then (select count(*) from headgate.parked p where p.consumer = c.id and p.seq >= $1 and p.seq < $2) end as parked
         from headgate.consumer c cross join lateral (select
              exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
                        select from headgate.message_%1$s_%2$s m where m.lane = k.lane and m.seq > r.start and headgate.unread(k, m.seq, m.xid) limit 1) m
-                      where k.consumer = c.id and k.lane >= 0 and (k.next_at is not null or k.lane < 144115188075855872) and r.start < $2 - 1)
+                      where k.consumer = c.id and k.lane >= 0 and r.start < $2 - 1 and (
+                              k.next_at is not null or k.lane < 144115188075855872
+                              or exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
+          or exists (select from headgate.discovered_lanes(c.id) k cross join lateral (
+                       select from headgate.message_%1$s_%2$s m where m.lane = k.lane and headgate.unread(k, m.seq, m.xid) limit 1) m)
           or exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
                        select from headgate.message_%1$s_%2$s m where m.seq > r.start and headgate.unread(k, m.seq, m.xid)
                           and not exists (select from headgate.cursor o where o.consumer = k.consumer and o.lane = m.lane
@@ -31,18 +35,33 @@ end $$;
 -- unread_in(consumer, segment) -> how many messages there it has still to come to and would get.
 create or replace function headgate.unread_in(c headgate.consumer, g headgate.segment) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare n bigint; behind boolean; u text := '(m.seq > %1$s.to_hi or (not pg_visible_in_snapshot(m.xid, %1$s.from_snap) and ('
-  'not pg_visible_in_snapshot(m.xid, %1$s.to_snap) or (m.seq > %1$s.pos and (m.seq > %1$s.from_lo or %1$s.late is not null)))))';
+declare n bigint; behind boolean; u text := '(m.seq >= %1$s.first_seq and (m.seq > %1$s.to_hi or (not pg_visible_in_snapshot(m.xid, %1$s.from_snap) and ('
+  'not pg_visible_in_snapshot(m.xid, %1$s.to_snap) or (m.seq > %1$s.pos and (m.seq > %1$s.from_lo or %1$s.late is not null))))))';
 begin
   select bool_or(headgate.read_up_to(g.stream, k) < g.end_seq - 1) into behind from headgate.cursor k where k.consumer = c.id;
   if not behind then return 0; end if;
   -- as in headgate.unread, written out: a segment may have a million messages
   execute format('select count(*) from headgate.message_%s_%s m left join headgate.cursor k on k.consumer = $1 and k.lane = m.lane '
+                 'left join headgate.discovered_lanes($1) x on x.lane = m.lane '
                  'left join headgate.cursor q on q.consumer = $1 and q.lane = -1 '
-                 'where case when k.lane is not null then %s when q.lane is not null then %s else false end and ($2 is null or m.key ~ $2)',
-                 g.stream, g.id, format(u, 'k'), format(u, 'q')) into n using c.id, c.pattern;
+                 'where case when k.lane is not null then %s when x.lane is not null then %s when q.lane is not null then %s else false end '
+                 'and ($2 is null or m.key ~ $2)',
+                 g.stream, g.id, format(u, 'k'), format(u, 'x'), format(u, 'q')) into n using c.id, c.pattern;
   return n;
 end $$;
+
+-- losses_in(segment) -> the consumers that would lose messages if it were removed now, and how many.
+create or replace function headgate.losses_in(g headgate.segment) returns table (consumer int, messages bigint)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select c.id, n from headgate.consumer c cross join lateral headgate.unread_in(c, g) n where c.stream = g.stream and n > 0
+$$;
+
+-- progress_of(stream id) -> where its consumers are, as a digest: another one when any of them has read on.
+create or replace function headgate.progress_of(p_stream int) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select md5(coalesce(string_agg(format('%s %s %s %s', k.consumer, k.lane, k.to_tick, k.pos), ',' order by k.consumer, k.lane), ''))
+    from headgate.consumer c join headgate.cursor k on k.consumer = c.id where c.stream = p_stream
+$$;
 
 -- lose(consumer id, first seq, last seq, n, reason): records that n messages there were removed before the consumer was done
 -- with them. Raises a serialization failure where the snapshot is fixed: there the message may just be out of sight.
@@ -54,12 +73,13 @@ begin
   insert into headgate.loss (consumer, first_seq, last_seq, messages, reason) values (p_consumer, p_first, p_last, n, p_reason);
 end $$;
 
--- no_fixed_snapshot(): raises a serialization failure in REPEATABLE READ and SERIALIZABLE. TRUNCATE shows an empty table to
--- older snapshots, in which the copy that compaction made does not exist yet either.
-create or replace function headgate.no_fixed_snapshot() returns boolean
+-- no_fixed_snapshot(seq): raises a serialization failure in REPEATABLE READ and SERIALIZABLE. TRUNCATE shows an empty table to
+-- older snapshots, in which the copy that compaction made does not exist yet either. (The seq is what a query asks about: without
+-- one it would ask before it has found anything.)
+create or replace function headgate.no_fixed_snapshot(p_seq bigint default null) returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+  if headgate.has_fixed_snapshot() then
     raise exception using errcode = '40001', message = 'a message was moved after this transaction began', hint = 'repeat the transaction';
   end if;
   return true;
@@ -123,23 +143,40 @@ end $$;
 -- waited for: who holds one and queues for another closes a circle with a reader of both. `how` says what is made
 -- sure first: 'done', that no consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
 -- other word is the reason for which messages are removed, read or not, and what consumers lose is counted.
--- Locks the segment's table ACCESS EXCLUSIVE: to be called last in a transaction. Writes segment, stream, kept_<stream id>, loss.
+-- Locks the segment's table ACCESS EXCLUSIVE and kept_<stream id> SHARE ROW EXCLUSIVE: to be called last in a transaction, and not where the
+-- snapshot is fixed. Writes segment, stream, kept_<stream id>, loss.
 create or replace function headgate.empty_segment(g headgate.segment, p_how text, p_first boolean) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare part text := format('message_%s_%s', g.stream, g.id); was text := current_setting('lock_timeout'); last_seq bigint;
+declare
+  part text := format('message_%s_%s', g.stream, g.id);
+  was text := current_setting('lock_timeout');
+  last_seq bigint;
+  progress text;
+  losers int[];
+  lost bigint[];
 begin
   if headgate.held_open(('headgate.' || part)::regclass) then return false; end if;  -- before the work is done in vain
   begin
     if p_how = 'compacted' then
       perform headgate.keep_unfinished(g);
     elsif p_how <> 'done' then
-      perform headgate.lose(c.id, g.first_seq, g.end_seq - 1, n, p_how)
-         from headgate.consumer c cross join lateral headgate.unread_in(c, g) n where c.stream = g.stream and n > 0;
+      progress := headgate.progress_of(g.stream);
+      select array_agg(l.consumer), array_agg(l.messages) into losers, lost from headgate.losses_in(g) l;
     end if;
     perform set_config('lock_timeout', '20ms', true);
     perform headgate.lock_briefly(part, p_first);
-    -- from here on nobody can come to need it: a seek or redrive that did so in the meantime is seen now
-    if p_how = 'compacted' then perform headgate.keep_unfinished(g); end if;
+    -- From here on nobody can come to need it: whoever has read it has committed, and so has every seek or redrive, which hold
+    -- this table ROW EXCLUSIVE until their end. What they did in the meantime is seen now.
+    execute format('lock table headgate.kept_%s in share row exclusive mode nowait', g.stream);
+    if p_how = 'compacted' then
+      perform headgate.keep_unfinished(g);
+    elsif p_how <> 'done' then
+      -- what consumers have read in the meantime is not lost: counted again, if they have, while they wait
+      if losers is not null and progress <> headgate.progress_of(g.stream) then
+        select array_agg(l.consumer), array_agg(l.messages) into losers, lost from headgate.losses_in(g) l;
+      end if;
+      perform headgate.lose(u.c, g.first_seq, g.end_seq - 1, u.n, p_how) from unnest(losers, lost) u (c, n);
+    end if;
     if p_how in ('done', 'compacted') and exists (select from headgate.rest_of(g) r where p_how = 'done' or r.unread) then
       raise exception using errcode = '55P03', message = format('%s is needed again', part);
     end if;
@@ -165,7 +202,7 @@ declare l record; n bigint; total bigint := 0; first bigint; last bigint;
 begin
   for l in select distinct p.consumer, p.lane from headgate.parked p join headgate.consumer c on c.id = p.consumer
             where c.stream = g.stream and p.seq >= g.first_seq and p.seq < g.end_seq order by 1, 2 loop
-    perform from headgate.cursor k where k.consumer = l.consumer and k.lane = l.lane for update skip locked;
+    perform from headgate.cursor k where k.consumer = l.consumer and k.lane = l.lane for no key update skip locked;
     continue when not found and exists (select from headgate.cursor k where k.consumer = l.consumer and k.lane = l.lane);
     with gone as (
       delete from headgate.parked p where (p.consumer, p.lane, p.seq) in (

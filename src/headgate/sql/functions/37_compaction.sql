@@ -11,8 +11,8 @@ begin
     insert into headgate.kept_%1$s select m.* from headgate.message_%1$s_%2$s m where m.seq in (
       select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s and p.seq >= $1 and p.seq < $2
       union all
-      select s from headgate.delivery d join headgate.consumer c on c.id = d.consumer cross join unnest(d.seqs) s
-       where c.stream = %1$s and s >= $1 and s < $2)
+      select f.seq from headgate.in_flight f join headgate.consumer c on c.id = f.consumer
+       where c.stream = %1$s and f.seq >= $1 and f.seq < $2)
     on conflict do nothing $q$, g.stream, g.id) using g.first_seq, g.end_seq;
   get diagnostics n = row_count;
   return n;
@@ -44,6 +44,7 @@ create or replace function headgate.compact(stream text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
 begin
+  perform headgate.need_read_committed('compact');
   if s.retain = 'forever' then return 0; end if;
   perform headgate.close_segments(s);
   return headgate.compact_segments(s);
@@ -77,27 +78,40 @@ begin
          select from (
            select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s
            union all
-           select s from headgate.delivery d join headgate.consumer c on c.id = d.consumer cross join unnest(d.seqs) s where c.stream = %1$s) u
+           select f.seq from headgate.in_flight f join headgate.consumer c on c.id = f.consumer where c.stream = %1$s) u
           where u.seq = x.seq)
        limit 10000) $q$, s.id);
   get diagnostics n = row_count;
   return n;
 end $$;
 
--- forget(consumer, target seq): of what a consumer has in flight or parked, as it seeks, everything; but messages at or above the
--- target that are no longer in the log wait for it as if never delivered. The caller holds the cursors. Writes delivery,
--- parked, wake.
-create or replace function headgate.forget(c headgate.consumer, p_target bigint) returns void
+-- forget(consumer) -> the seqs of what the consumer had in flight or parked and, as it seeks, has no more. The caller holds the
+-- consumer. Writes delivery, departed, parked, wake.
+create or replace function headgate.forget(c headgate.consumer) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare had bigint[];
 begin
-  with given as (delete from headgate.delivery d where d.consumer = c.id returning d.seqs),
-  waiting as (delete from headgate.parked p where p.consumer = c.id returning p.seq)
-  select array(select unnest(g.seqs) from given g union all select w.seq from waiting w) into had;
+  had := array(
+    select f.seq from headgate.in_flight f where f.consumer = c.id
+    union all
+    select p.seq from headgate.parked p where p.consumer = c.id);
+  delete from headgate.delivery d where d.consumer = c.id;
+  delete from headgate.departed x where x.consumer = c.id;
+  delete from headgate.parked p where p.consumer = c.id;
   delete from headgate.wake w where w.consumer = c.id;
+  delete from headgate.discovered x where x.consumer = c.id;
+  return had;
+end $$;
+
+-- park_kept(consumer, seqs, target): those of the messages at or above the target that are no longer in the log wait for the consumer, which
+-- has been put there, as if never delivered. The caller holds the consumer. Writes parked, wake.
+create or replace function headgate.park_kept(c headgate.consumer, p_seqs bigint[], p_target bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
   execute format($q$
     insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-      select ($1).id, k.lane, k.seq, case when ($1).ordered then k.key end, 0, clock_timestamp(), 'redriven'
-        from headgate.kept_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream) using c, had, p_target;
-  insert into headgate.wake (consumer, lane) select distinct c.id, p.lane from headgate.parked p where p.consumer = c.id and p.lane >= 144115188075855872;
+      select ($1).id, headgate.parking_lane($1, k.lane, k.key, k.seq), k.seq, case when ($1).ordered then k.key end, 0, clock_timestamp(), 'redriven'
+        from headgate.kept_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream) using c, p_seqs, p_target;
+  insert into headgate.wake (consumer, lane)
+    select distinct c.id, p.lane from headgate.parked p where p.consumer = c.id and p.lane >= 144115188075855872;
 end $$;

@@ -24,12 +24,34 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select t.hi0 from headgate.tick t where t.stream = p_stream and t.bound <= p_xid order by t.id desc limit 1
 $$;
 
+-- has_fixed_snapshot() -> whether all statements of this transaction see what its first one saw: what others have committed
+-- since is out of sight, also to functions that look again after they got a lock.
+create or replace function headgate.has_fixed_snapshot() returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+$$;
+
 -- is_open() -> whether the user seems to have had a transaction open before this call, so that what it locks would stay
--- locked. (In the extended protocol a statement alone starts a little later than its transaction, too.)
+-- locked. (In the extended protocol a statement alone starts a little later than its transaction, too.) A guess: the first
+-- statement after BEGIN looks like one alone, so nothing that must hold may depend on it.
 create or replace function headgate.is_open() returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select statement_timestamp() - now() > interval '2 milliseconds' or pg_current_xact_id_if_assigned() is not null
+  select statement_timestamp() - now() > interval '2 milliseconds'
+      or pg_current_xact_id_if_assigned() is not null
+      or headgate.has_fixed_snapshot()
 $$;
+
+-- need_read_committed(function): HG015 where the snapshot is fixed, for functions that must see what others have committed.
+create or replace function headgate.need_read_committed(p_function text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if headgate.has_fixed_snapshot() then
+    perform headgate.fail('HG015',
+      format('headgate.%s() cannot work in a transaction at %s: it has to see what others have committed since it began',
+             p_function, upper(current_setting('transaction_isolation'))),
+      'call it in a transaction of its own that starts with: begin isolation level read committed');
+  end if;
+end $$;
 
 -- settled(tick) -> whether nothing can have changed since: no seq was drawn, and nothing was open that had drawn one.
 create or replace function headgate.settled(t headgate.tick) returns boolean
@@ -44,22 +66,24 @@ begin
   return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.is_open())).id;
 end $$;
 
--- make_tick(stream id, open) -> the newest tick, made now if anything can have changed; a private one when `open`, or when the
+-- make_tick(stream id, open, hi0) -> the newest tick, made now if anything can have changed; a private one when `open`, or when the
 -- stream's row is held by another. When `open` is null: a public one, however new the last one is, or none.
--- Must run before this transaction has an id (unless open). Locks the stream's row (SKIP LOCKED); writes tick.
-create or replace function headgate.make_tick(p_stream int, p_open boolean) returns headgate.tick
+-- A public tick needs a `hi0` from before this transaction had an id: it reads it itself, or is given it by who did. So a
+-- transaction that has an id already, whatever its caller says, gets a private one; and so does one with a fixed snapshot, which
+-- may be older than the newest tick. Locks the stream's row (SKIP LOCKED); writes tick.
+create or replace function headgate.make_tick(p_stream int, p_open boolean, p_hi0 bigint default null) returns headgate.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   last headgate.tick; t headgate.tick; running xid8[]; fresh_min xid8; old_bound xid8; i int; rows bigint; is_fresh boolean := p_open is null;
 begin
   p_open := not is_fresh and p_open;
-  -- A fixed snapshot is older than the newest tick: a tick made from it would make consumers read things twice.
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-    return headgate.newest_tick(p_stream);
+  if (p_hi0 is null and pg_current_xact_id_if_assigned() is not null) or headgate.has_fixed_snapshot() then
+    if is_fresh then return headgate.newest_tick(p_stream); end if;
+    p_open := true;
   end if;
   last := headgate.newest_tick(p_stream);
   if headgate.settled(last) and headgate.at_home() then return last; end if;
-  t.hi0 := headgate.last_seq(p_stream);  -- before this transaction has an id: locking a row gives it one
+  t.hi0 := coalesce(p_hi0, headgate.last_seq(p_stream));  -- before this transaction has an id: locking a row gives it one
   if not p_open then
     select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
     if not found then  -- another call is making a tick; or a user's transaction made one and holds the row
@@ -121,6 +145,27 @@ begin
   return t;
 end $$;
 
+-- make_ticks(n) -> the streams, of up to n chosen by chance, that got a tick now because something can have changed in them. By chance,
+-- because whichever was chosen by its age could be one that gets none, and would hide the others for good.
+-- Locks the streams' rows (SKIP LOCKED); writes tick.
+create or replace function headgate.make_ticks(n int) returns table (stream text, tick bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  chosen int[];
+  hi0s bigint[];
+  t headgate.tick;
+begin
+  if pg_current_xact_id_if_assigned() is not null or headgate.has_fixed_snapshot() then return; end if;
+  -- all of them before the first tick gives this transaction an id
+  select array_agg(x.id), array_agg(headgate.last_seq(x.id)) into chosen, hi0s
+    from (select s.id from headgate.stream s order by random() limit n) x
+   where not headgate.settled(headgate.newest_tick(x.id));
+  for i in 1 .. coalesce(cardinality(chosen), 0) loop
+    t := headgate.make_tick(chosen[i], false, hi0s[i]);
+    return query select s.name, t.id from headgate.stream s where s.id = chosen[i];
+  end loop;
+end $$;
+
 -- fresh_tick(stream id) -> a public tick in which everything is visible that had committed before the call. A transaction that has
 -- written something cannot make one, nor can one with a fixed snapshot, nor anybody while a user's transaction holds the
 -- stream's row: they get the newest there is, the last of them after 2 seconds. Locks the stream's row; writes tick.
@@ -132,7 +177,7 @@ begin
   loop
     t := headgate.make_tick(p_stream, null);
     if t.at >= began or headgate.settled(t) or pg_current_xact_id_if_assigned() is not null
-       or current_setting('transaction_isolation') in ('repeatable read', 'serializable') or clock_timestamp() > began + interval '2 seconds' then
+       or headgate.has_fixed_snapshot() or clock_timestamp() > began + interval '2 seconds' then
       return headgate.newest_tick(p_stream);
     end if;
     perform pg_sleep(0.001);  -- another call is making one, or has just made one

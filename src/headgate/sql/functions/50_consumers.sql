@@ -134,21 +134,84 @@ begin
   end if;
 end $$;
 
--- drop_consumer(stream, name): removes a consumer and its progress. Its dead letters stay.
+-- drop_consumer(stream, name): removes a consumer and its progress. Its dead letters stay. 55P03 when an open transaction has
+-- something of it in hand for longer than a second.
 create or replace function headgate.drop_consumer(stream text, name text) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 declare c headgate.consumer := headgate.find_consumer(stream, name);
 begin
-  perform 1 from headgate.cursor where consumer = c.id order by lane for update;
+  perform headgate.need_read_committed('drop_consumer');
+  perform headgate.hold_consumer(c, 'dropped');
+  perform headgate.remove_consumer(c);
+exception when lock_not_available or deadlock_detected then
+  perform headgate.fail('55P03', format('consumer "%s" cannot be dropped now: an open transaction uses it', name),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
+end $$;
+
+-- remove_consumer(consumer): what drop_consumer does once nobody is in its way. The caller holds the consumer. Writes all its tables.
+create or replace function headgate.remove_consumer(c headgate.consumer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
   delete from headgate.consumer where id = c.id;
   delete from headgate.cursor where consumer = c.id;
   delete from headgate.delivery where consumer = c.id;
+  delete from headgate.departed where consumer = c.id;
   delete from headgate.parked where consumer = c.id;
   delete from headgate.wake where consumer = c.id;
+  delete from headgate.discovered where consumer = c.id;
   delete from headgate.channel where consumer = c.id;
   delete from headgate.lease where consumer = c.id;
   delete from headgate.worker where consumer = c.id;
   delete from headgate.loss where consumer = c.id;
+end $$;
+
+-- hold_consumer(consumer, what): for moving or removing a consumer as a whole. Holds its cursors, what is in flight and
+-- parked, its workers, and keeps compaction off, until the end of the transaction. Never queues behind an open transaction: it tries to
+-- get everything in a moment, again and again, holding nothing in between, and gives up after a second: 55P03, which says
+-- that the consumer cannot be `what`. Locks kept_<stream id> ROW EXCLUSIVE, and those rows FOR UPDATE.
+create or replace function headgate.hold_consumer(c headgate.consumer, p_what text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  was text := current_setting('lock_timeout');
+  until timestamptz := clock_timestamp() + interval '1 second';
+begin
+  loop
+    begin
+      perform set_config('lock_timeout', '20ms', true);
+      execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);
+      perform from headgate.cursor k where k.consumer = c.id order by k.lane for update;
+      perform from headgate.delivery d where d.consumer = c.id order by d.lane, d.id for update;
+      perform from headgate.parked p where p.consumer = c.id order by p.lane, p.seq for update;
+      perform from headgate.wake w where w.consumer = c.id order by w.lane for update;
+      perform from headgate.discovered x where x.consumer = c.id order by x.lane for update;
+      perform from headgate.lease l where l.consumer = c.id order by l.slot for update;
+      perform from headgate.worker w where w.consumer = c.id order by w.name for update;
+      perform set_config('lock_timeout', was, true);
+      return;
+    exception when lock_not_available or deadlock_detected then
+      if clock_timestamp() > until then
+        perform headgate.fail('55P03',
+          format('consumer "%s" cannot be %s now: an open transaction has received, settled or changed something of it', c.name, p_what),
+          'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
+      end if;
+    end;
+    perform pg_sleep(0.02 + random() * 0.03);  -- in which the others go on
+  end loop;
+end $$;
+
+-- hold_in_place(consumer, what): keeps hold_consumer off until the end of the transaction, and nobody else: for what adds to a consumer, or
+-- changes what is parked, and would be overlooked by a seek. Waits for at most a second: 55P03, which says that the consumer's messages
+-- cannot be `what`. Locks the first of its cursors FOR KEY SHARE.
+create or replace function headgate.hold_in_place(c headgate.consumer, p_what text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+  for i in 1 .. 200 loop
+    perform from headgate.cursor k where k.consumer = c.id order by k.lane limit 1 for key share skip locked;
+    if found then return; end if;
+    perform pg_sleep(0.005);
+  end loop;
+  perform headgate.fail('55P03', format('messages of consumer "%s" cannot be %s now: a transaction that moves it is open', c.name, p_what),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
 -- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can still be acked.
@@ -163,15 +226,22 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- seek(stream, consumer, target): moves the whole consumer to 'beginning', 'end', a seq or a time. What was in flight or
--- parked is forgotten; acks of it are stale. Locks the cursors in lane order; writes cursor, delivery, parked.
+-- parked is forgotten; acks of it are stale. 55P03 when an open transaction has something of it in hand for longer than a second.
+-- Locks as hold_consumer; writes cursor, delivery, departed, parked, wake.
 create or replace function headgate.seek(stream text, consumer text, target text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer); newest headgate.tick;
+declare
+  c headgate.consumer := headgate.find_consumer(stream, consumer);
+  newest headgate.tick;
+  had bigint[];
 begin
+  perform headgate.need_read_committed('seek');
+  if target is distinct from 'end' then perform headgate.target_seq(c.stream, target); end if;  -- is it one?
   newest := headgate.make_tick(c.stream, headgate.is_open());
-  perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
-  perform headgate.forget(c, case when target <> 'end' then headgate.target_seq(c.stream, target) end);
+  perform headgate.hold_consumer(c, 'moved');
+  had := headgate.forget(c);
   perform headgate.place(c, target, newest);
+  if target <> 'end' then perform headgate.park_kept(c, had, headgate.target_seq(c.stream, target)); end if;
 end $$;
 
 -- place(consumer, target, newest): puts every cursor of a consumer at a target. Where lanes are named that is the gatherer alone
@@ -189,15 +259,15 @@ begin
     if found then newest := t; end if;
   end if;
   if named then delete from headgate.cursor k where k.consumer = c.id and k.lane >= 0; end if;
-  insert into headgate.cursor as k (consumer, lane, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, turn)
-    select c.id, lane, coalesce(case when seq is null then newest.id end, 0), case when seq is null then newest.snap else '3:3:' end,
+  insert into headgate.cursor as k (consumer, lane, first_seq, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, turn)
+    select c.id, lane, case when p_target ~ '^[0-9]+$' then seq else 0 end, coalesce(case when seq is null then newest.id end, 0), case when seq is null then newest.snap else '3:3:' end,
            case when seq is null then newest.lo when named then seq - 1 else 0 end, newest.id, newest.base, newest.snap, newest.lo, newest.hi,
            coalesce(seq - 1, newest.hi), clock_timestamp()
       from (select -1 as lane where named
             union all
             select generate_series(y.base, y.base + y.lanes - 1) from headgate.layout y
              where not named and y.stream = c.stream and (y.end_seq is null or y.end_seq > coalesce(seq, newest.hi + 1))) lanes
-    on conflict (consumer, lane) do update set from_tick = excluded.from_tick, from_snap = excluded.from_snap, from_lo = excluded.from_lo,
+    on conflict (consumer, lane) do update set first_seq = excluded.first_seq, from_tick = excluded.from_tick, from_snap = excluded.from_snap, from_lo = excluded.from_lo,
       to_tick = excluded.to_tick, to_base = excluded.to_base, to_snap = excluded.to_snap, to_lo = excluded.to_lo,
       to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null, turn = excluded.turn;
   if not named then perform headgate.gate_lanes(c, seq, newest); end if;
@@ -219,11 +289,13 @@ begin
     perform headgate.fail('HG011', format('"%s" is not a position in a stream', coalesce(p_target, 'null')),
       'say beginning, end, a seq, or a time such as 2026-01-31 12:00:00+00');
   end if;
-  -- the newest tick before that time is near; from there at most the messages between two ticks are looked at
-  select coalesce(max(t.hi0), 0) into near from headgate.tick t where t.stream = p_stream and t.at <= moment and t.base = t.id;
+  -- Above the floor of the newest tick before that time lies what was not committed then; the rest is older. (A message may
+  -- have drawn its seq long before it was written, so what had been drawn at that time says nothing.)
+  select least(t.lo, (select min(f) from unnest(t.late_from) f)) into near
+    from headgate.tick t where t.stream = p_stream and t.at <= moment and t.base = t.id order by t.id desc limit 1;
   execute format('select m.seq from (select seq, created_at from headgate.message_%1$s union all select seq, created_at from headgate.kept_%1$s) m '
                  'where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
-    into seq using near, moment;
+    into seq using coalesce(near, 0), moment;
   return coalesce(seq, headgate.last_seq(p_stream) + 1);
 end $$;
 

@@ -29,6 +29,7 @@ create or replace function headgate.set_lanes(stream text, n int) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
 declare s headgate.stream := headgate.find_stream(stream); newest headgate.tick; fresh headgate.layout;
 begin
+  perform headgate.need_read_committed('set_lanes');
   perform headgate.check_stream(coalesce(n, 0), null, null, null, null, null, null, null, null, null, null);
   if s.lane_by <> 'hash' then
     perform headgate.fail('HG010', format('stream "%s" has a lane for each %s', s.name, s.lane_by),
@@ -39,6 +40,7 @@ begin
     -- FOR UPDATE, because a consumer that is being created holds FOR KEY SHARE and must get its lanes, too
     select * into s from headgate.stream t where t.id = s.id for update;
     perform 1 from headgate.consumer c where c.stream = s.id order by c.id for key share;
+    perform headgate.hold_in_place(c, 'given other lanes') from headgate.consumer c where c.stream = s.id;
   exception when lock_not_available then
     perform headgate.fail('55P03', format('stream "%s", or a consumer of it, is being changed by another transaction', set_lanes.stream),
       'repeat the call');
@@ -52,8 +54,8 @@ begin
   insert into headgate.layout (stream, base, lanes, since) values (s.id, s.base + s.lanes, n, pg_current_xact_id()) returning * into fresh;
   -- the new lanes are empty: any tick from before they can be used is a good start
   newest := headgate.newest_tick(s.id);
-  insert into headgate.cursor (consumer, lane, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, turn, gate)
-    select c.id, l.lane, newest.id, newest.snap, newest.lo, newest.id, newest.base, newest.snap, newest.lo, newest.hi, newest.hi,
+  insert into headgate.cursor (consumer, lane, first_seq, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, turn, gate)
+    select c.id, l.lane, (select max(k.first_seq) from headgate.cursor k where k.consumer = c.id), newest.id, newest.snap, newest.lo, newest.id, newest.base, newest.snap, newest.lo, newest.hi, newest.hi,
            clock_timestamp(), case when c.ordered then 'waits' end
       from headgate.consumer c, generate_series(fresh.base, fresh.base + fresh.lanes - 1) l (lane) where c.stream = s.id;
   update headgate.stream t set base = fresh.base, lanes = fresh.lanes where t.id = s.id;
@@ -200,7 +202,7 @@ begin
   select sum(g.delivered) into total from gone g;
   -- one that is locked at this moment frees itself (next_gated)
   with free as materialized (
-    select k.lane from headgate.cursor k where k.consumer = c.id and k.lane >= next.base and k.lane < next.base + next.lanes order by k.lane for update skip locked)
+    select k.lane from headgate.cursor k where k.consumer = c.id and k.lane >= next.base and k.lane < next.base + next.lanes order by k.lane for no key update skip locked)
   update headgate.cursor k set gate = null,
          delivered = k.delivered + case when k.lane = (select min(f.lane) from free f) then total else 0 end,
          mark_delivered = k.mark_delivered + case when k.lane = (select min(f.lane) from free f) then total else 0 end

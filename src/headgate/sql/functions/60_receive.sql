@@ -56,6 +56,20 @@ begin
 $source$
 $template$;
 
+-- delete_deliveries() -> the statement with which every receive_<stream id> settles whole deliveries, those that nobody else holds. Its rows
+-- are found by their key again, not by where they were: one that is extended meanwhile lies elsewhere. Rows are compared as a whole,
+-- or a planner joins by consumer and reads all of its deliveries.
+create or replace function headgate.delete_deliveries() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select $source$with held as materialized (
+        select h.lane, h.id from unnest(acks) a cross join lateral (
+          select x.lane, x.id from headgate.delivery x
+           where x.consumer = c.id and x.lane = split_part(a, '.', 1)::bigint and x.id = split_part(a, '.', 2)::bigint
+           limit 1 for update skip locked) h)
+      delete from headgate.delivery d using held h
+       where (d.consumer, d.lane, d.id) >= (c.id, h.lane, h.id) and (d.consumer, d.lane, d.id) <= (c.id, h.lane, h.id)$source$
+$$;
+
 -- receive_template() -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open). A caller that knows
 -- whether it is inside a longer transaction says so in `open`. Claims lane after lane, the
 -- one that waited longest first, until the batch is full: what is parked and due, then the log. (Streams whose lanes are
@@ -78,13 +92,9 @@ declare
   plain := not c.ordered and c.pattern is null;
   if cardinality(acks) > 0 then
     if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
-      if cardinality(acks) = 1 then
-        delete from headgate.delivery d
-         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::bigint and d.id = split_part(acks[1], '.', 2)::bigint;
-      else
-        delete from headgate.delivery d using unnest(acks) a
-         where d.consumer = c.id and d.lane = split_part(a, '.', 1)::bigint and d.id = split_part(a, '.', 2)::bigint;
-      end if;
+      {delete whole deliveries};
+      get diagnostics got = row_count;
+      if got < cardinality(acks) then perform headgate.settle(c, acks); end if;  -- the others: stale, or held by somebody
     else
       perform headgate.settle(c, acks);
     end if;
@@ -106,11 +116,11 @@ declare
         into at_lane, at_pos, at_hi, at_from, at_to, at_sweep_at, at_delivered, special
         from headgate.cursor k
        where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
-       order by k.turn limit 1 for update skip locked;
+       order by k.turn limit 1 for no key update skip locked;
     elsif busy then  -- in order, lanes with nothing in flight first: there no key is taken
       select k.lane, true into at_lane, special from headgate.cursor k
        where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
-       order by c.ordered and exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), k.turn limit 1 for update skip locked;
+       order by c.ordered and exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), k.turn limit 1 for no key update skip locked;
     end if;
     if at_lane is null or special then
       if at_lane is not null then
@@ -123,7 +133,7 @@ declare
             or k.to_base < (select max(t.id) from headgate.tick t where t.stream = {stream} and t.late is not null)
             or (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at limit 1) <= t0
             or (c.ordered and exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
-         order by k.turn limit 1 for update skip locked;
+         order by k.turn limit 1 for no key update skip locked;
       end if;
       if l.lane is null then
         -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
@@ -153,7 +163,7 @@ declare
           insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
             select c.id, p.first, p.last, p.n - m.n, 'removed while parked'
               from (select count(*) as n, min(p.seq) as first, max(p.seq) as last from p) p, (select count(*) as n from m) m
-             where p.n > m.n and headgate.no_fixed_snapshot()),
+             where p.n > m.n and headgate.no_fixed_snapshot(p.n)),
         d as (
           insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
             select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
@@ -246,7 +256,7 @@ declare
 begin
   if c.ordered then
     -- in this order: a message that is nacked at this moment is seen in flight, or parked, or both, but never as neither
-    flying := array(select distinct k from headgate.delivery d, unnest(d.keys) k where d.consumer = c.id and d.lane = l.lane and k is not null);
+    flying := headgate.keys_in_flight(c.id, l.lane);
     any_parked := exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane);
     -- Keys in flight park the messages behind them, within bounds; past these the lane waits for an ack. The bounds are
     -- narrow while all that is in flight is young: most of it is acked in a moment, and parking costs more than waiting.
@@ -281,7 +291,9 @@ begin
            any_parked and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane
                               and p.key is not null and (p.key, p.seq) >= (r.key, 0) and (p.key, p.seq) < (r.key, r.seq) order by p.key, p.seq limit 1) is not null as blocked
       from raw r where (c.pattern is null or r.key ~ c.pattern){and newest}),
-  {upsert superseded as (delete from headgate.parked p using fit f where p.consumer = c.id and p.lane = l.lane and p.key = f.key and p.seq < f.seq),}
+  {upsert superseded as (delete from headgate.parked p where p.ctid = any(array(
+    select o.ctid from headgate.parked o join fit f on o.key = f.key and o.seq < f.seq
+     where o.consumer = c.id and o.lane = l.lane for update of o skip locked))),}
   sorted as materialized (
     select f.*, f.delayed or (f.held is not null and bool_or(f.delayed or f.flies or f.blocked) over (partition by f.held order by f.seq)) as waits
       from fit f where not crowded or f.seq < coalesce((select min(f2.seq) from fit f2 where f2.flies), f.seq + 1)),
@@ -313,16 +325,21 @@ end $$;
 $source$
 $template$;
 
--- room_in_flight(consumer, now, open) -> how many more messages may be in flight at once. Locks the consumer's row, so that
--- claims of other workers count what this one takes; except in a transaction that was open already, which would hold the
--- other workers up until it commits: what it takes is counted from then on.
+-- room_in_flight(consumer, now, open) -> how many more messages may be in flight at once. One claim at a time, so that each counts what
+-- the one before it took; except in a transaction that was open already, which would hold the other workers up until it
+-- commits: what it takes is counted from then on. It cannot be told of all that they are open, so nobody waits for long:
+-- after a tenth of a second a claim goes on, and what the others hold may exceed the limit. Locks: an advisory lock of the consumer's.
 create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz, p_open boolean) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare room int;
 begin
-  if not p_open then perform 1 from headgate.consumer k where k.id = c.id for no key update; end if;
+  for i in 1 .. 100 loop
+    exit when p_open or pg_try_advisory_xact_lock(c.id, -1);
+    perform pg_sleep(0.001);
+  end loop;
   perform headgate.sweep(c, p_now);  -- what has expired is in flight no more
-  select c.max_ack_pending - coalesce(sum(cardinality(d.seqs)), 0) into room from headgate.delivery d where d.consumer = c.id;
+  select c.max_ack_pending - coalesce(sum(cardinality(d.seqs) - (
+           select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)), 0) into room from headgate.delivery d where d.consumer = c.id;
   return room;
 end $$;
 
@@ -355,7 +372,8 @@ begin
   end if;
   l.from_tick := l.to_tick; l.from_snap := l.to_snap; l.from_lo := l.to_lo;
   l.to_tick := newest.id; l.to_base := newest.base; l.to_snap := newest.snap; l.to_lo := newest.lo; l.to_hi := newest.hi;
-  l.pos := l.from_lo;
+  l.pos := greatest(l.from_lo, l.first_seq - 1);
+  below := below * int8multirange(int8range(l.first_seq, null));
   if not isempty(below) then
     l.late := below;
     l.pos := lower(below) - 1;

@@ -4,13 +4,21 @@
 -- A lane has a cursor only while something is known of it. The gatherer (the cursor of lane -1) reads the log once for the
 -- whole consumer, span by span, and wakes the lanes that it meets. A claim takes the lanes that are due, in the order of
 -- next_at, and each gives its share of the batch and goes to the end of the rotation. What holds:
---   1. a lane without a cursor has nothing unread up to the tick that the gatherer has reached;
+--   1. a lane without a cursor has nothing unread up to the tick that the gatherer has reached, except from the span on that `discovered`
+--      tells of it;
 --   2. a lane goes idle (next_at null) only when it has read up to that tick, as seen after its cursor was locked; and the
 --      gatherer, which meets a cursor that is locked, leaves a note (wake) instead of waiting. So no wake is lost;
 --   3. a lane found full (next_at infinity) is woken by whatever takes one of its messages out of flight: an ack in the same
 --      receive wakes it directly when it gets the cursor, everything else leaves a note;
 --   4. only one claim at a time holds a lane's cursor, and it counts what is in flight after it got it: limits hold over
---      all workers.
+--      all workers;
+--   5. the gatherer is moved by who holds it FOR NO KEY UPDATE. Nobody needs that to go on: while it is held, by a transaction that
+--      may be open for long, others add the few lanes that they need themselves (`few` below), from where the gatherer stands. They
+--      hold it FOR KEY SHARE, which keeps a seek off, and each lane by an advisory lock, by which whoever moves the gatherer
+--      tells that a lane may still be undone;
+--   6. who moves the gatherer and may be part of a longer transaction touches only the lanes that it serves itself (`direct`). Of the
+--      others it leaves word that nobody has to wait for: notes (wake) of those that have a cursor, rows in `discovered` of
+--      those that have none. A lane of which there is such word is not forgotten.
 
 -- set_channel(stream, consumer, channel, max_concurrency, release_interval): the limits of one channel (or key, by the stream's
 -- lanes); null means the consumer's own. 0 holds the channel back. Writes channel, cursor.
@@ -46,7 +54,7 @@ begin
   -- also those that are not full: a claim that counts before this transaction commits must not put them to sleep
   select array_agg(x.lane), array_agg(x.place) filter (where x.next_at = 'infinity') into held, places from (
     select h.* from unnest(p_lanes) u (lane) cross join lateral (
-      select k.lane, k.ctid as place, k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h) x;
+      select k.lane, k.ctid as place, k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h) x;
   if places is not null then
     update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval)) where k.ctid = any(places);
   end if;
@@ -55,29 +63,37 @@ begin
   end if;
 end $$;
 
--- take_wakes(consumer, now): makes the lanes due that notes were left for. Notes of lanes whose cursor somebody holds stay, and
--- so do those about keys, which the claim of the lane takes up. Locks cursors, notes (SKIP LOCKED); writes cursor, wake.
-create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz) returns void
+-- take_wakes(consumer, now, n): makes up to n of the lanes due that notes were left for, from one chosen by chance on. Notes of lanes whose cursor somebody holds stay, and
+-- so do those about keys, which the claim of the lane takes up. Locks cursors, notes (SKIP LOCKED), the gatherer FOR KEY SHARE (SKIP LOCKED);
+-- writes cursor, wake.
+create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz, n int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare noted bigint[]; held bigint[]; places tid[]; g headgate.cursor;
+declare noted bigint[]; held bigint[]; strange bigint[]; places tid[]; g headgate.cursor;
 begin
-  noted := array(select w.lane from headgate.wake w where w.consumer = c.id order by w.lane limit 1000);
+  noted := array(
+    select w.lane from headgate.wake w
+     where w.consumer = c.id and w.lane >= 288230376151711744 * (random() * 2.5 - 0.5) order by w.lane limit n);
+  if noted = '{}' then noted := array(select w.lane from headgate.wake w where w.consumer = c.id order by w.lane limit n); end if;
   if noted = '{}' then return; end if;
   noted := array(select distinct u from unnest(noted) u);
   select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(noted) u (lane) cross join lateral (
-    select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h;
+    select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h;
   update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
    where k.ctid = any(places) and (k.next_at is null or k.next_at > p_now);
   -- a note of a lane without a cursor (nothing was left to read when it went idle): what is parked there needs one
-  if exists (select from unnest(noted) u (lane) where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)) then
-    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
+  strange := array(
+    select u.lane from unnest(noted) u (lane)
+     where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)
+       and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int));
+  if strange <> '{}' then
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
     if found then
       -- while the gatherer is in the middle of a span, that span is still unread there
-      perform headgate.add_lanes(c, g, array_agg(u.lane), null, p_now, g.pos < g.to_hi or g.late is not null) from unnest(noted) u (lane)
-        where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane);
-      held := held || array(select u.lane from unnest(noted) u (lane) where u.lane <> all(held)
-                              and exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and k.next_at = p_now));
+      perform headgate.add_lanes(c, g, strange, null, p_now, g.pos < g.to_hi or g.late is not null);
+      held := held || array(
+        select u.lane from unnest(strange) u (lane)
+         where exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and k.next_at = p_now));
     end if;
   end if;
   delete from headgate.wake w where w.ctid = any(array(
@@ -87,17 +103,19 @@ end $$;
 
 -- add_lanes(consumer, gatherer, lanes, names, now, unread) -> whether each of them has a cursor now. `unread`: they read the span that the
 -- gatherer is in; otherwise they have read all of it. Lanes that a user's open transaction has just made are not waited for.
--- The caller holds the gatherer, or is such a transaction. Writes cursor.
+-- The caller moves the gatherer, or holds it FOR KEY SHARE and the lanes by an advisory lock each. Writes cursor.
 create or replace function headgate.add_lanes(c headgate.consumer, g headgate.cursor, p_lanes bigint[], p_names text[], p_now timestamptz, p_unread boolean)
 returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '20ms' as $$
 declare held bigint[] := '{}';
 begin
   for i in 1 .. 2 loop
     begin
-      insert into headgate.cursor (consumer, lane, turn, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, late,
+      insert into headgate.cursor (consumer, lane, turn, first_seq, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, late,
                                    next_at, max_concurrency, release_interval, name)
-        select c.id, u.lane, '-infinity', g.from_tick, g.from_snap, g.from_lo, g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi,
-               case when not p_unread then g.to_hi when g.late is not null then lower(g.late) - 1 else g.from_lo end, case when p_unread then g.late end,
+        select c.id, u.lane, '-infinity', g.first_seq, g.from_tick, g.from_snap, g.from_lo, g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi,
+               case when not p_unread then g.to_hi
+                    when g.late is not null then lower(g.late) - 1
+                    else greatest(g.from_lo, g.first_seq - 1) end, case when p_unread then g.late end,
                p_now, h.max_concurrency, h.release_interval, u.name
           from unnest(p_lanes, p_names) u (lane, name) left join headgate.channel h on h.consumer = c.id and h.lane = u.lane
          where u.lane <> all(held)
@@ -111,24 +129,85 @@ begin
   return false;
 end $$;
 
+-- take_discovered(consumer, now, n): gives up to n of the lanes that were discovered a cursor, from one chosen by chance on, or leaves a note for
+-- those that have one by now. Locks each lane by an advisory lock, the gatherer FOR KEY SHARE (SKIP LOCKED); writes cursor, wake, discovered.
+create or replace function headgate.take_discovered(c headgate.consumer, p_now timestamptz, n int) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  mine bigint[];
+  g headgate.cursor;
+  s record;
+begin
+  mine := array(
+    select x.lane from headgate.discovered x
+     where x.consumer = c.id and x.lane >= 288230376151711744 * (random() * 2.5 - 0.5) order by x.lane limit n);
+  if mine = '{}' then mine := array(select x.lane from headgate.discovered x where x.consumer = c.id order by x.lane limit n); end if;
+  if mine = '{}' then return; end if;
+  select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
+  if not found then return; end if;  -- the consumer is being moved
+  mine := array(
+    select x.lane from (select distinct u from unnest(mine) u) x (lane) where pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int));
+  insert into headgate.wake (consumer, lane)
+    select c.id, u from unnest(mine) u where exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u);
+  -- the first word of a lane counts: what came later it reads after that
+  for s in
+    select min(x.first_seq) as first_seq, x.from_tick, x.to_tick, min(x.to_base) as to_base, min(x.from_lo) as from_lo, min(x.to_lo) as to_lo,
+           min(x.to_hi) as to_hi, (array_agg(x.from_snap))[1] as from_snap, (array_agg(x.to_snap))[1] as to_snap, x.late, min(x.at) as at,
+           array_agg(x.lane) as lanes, array_agg(x.name) as names
+      from (select distinct on (d.lane) d.* from unnest(mine) u (lane) join headgate.discovered d on d.consumer = c.id and d.lane = u.lane
+             order by d.lane, d.to_base, d.at) x
+     group by x.from_tick, x.to_tick, x.late
+  loop
+    g.first_seq := s.first_seq; g.from_tick := s.from_tick; g.from_snap := s.from_snap; g.from_lo := s.from_lo;
+    g.to_tick := s.to_tick; g.to_base := s.to_base; g.to_snap := s.to_snap; g.to_lo := s.to_lo; g.to_hi := s.to_hi; g.late := s.late;
+    perform headgate.add_lanes(c, g, s.lanes, s.names, least(s.at, p_now), true);
+  end loop;
+  delete from headgate.discovered x using unnest(mine) u (lane)
+   where x.consumer = c.id and x.lane = u.lane and exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane);
+end $$;
+
+-- discovered_lanes(consumer id) -> the lanes that were discovered and have no cursor yet, as the cursors that they will have: for who asks what is unread.
+create or replace function headgate.discovered_lanes(p_consumer int) returns setof headgate.cursor
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  d headgate.discovered;
+  k headgate.cursor;
+begin
+  for d in
+    select distinct on (x.lane) x.* from headgate.discovered x
+     where x.consumer = p_consumer and not exists (select from headgate.cursor o where o.consumer = p_consumer and o.lane = x.lane)
+     order by x.lane, x.to_base, x.at
+  loop
+    k.consumer := d.consumer; k.lane := d.lane; k.name := d.name; k.next_at := d.at; k.turn := '-infinity'; k.first_seq := d.first_seq;
+    k.from_tick := d.from_tick; k.from_lo := d.from_lo; k.from_snap := d.from_snap; k.to_tick := d.to_tick; k.to_base := d.to_base;
+    k.to_lo := d.to_lo; k.to_hi := d.to_hi; k.to_snap := d.to_snap; k.late := d.late; k.delivered := 0; k.mark_delivered := 0;
+    k.pos := case when d.late is not null then lower(d.late) - 1 else greatest(d.from_lo, d.first_seq - 1) end;
+    return next k;
+  end loop;
+end $$;
+
 -- gather_template() -> the source of gather_<stream id>(consumer, newest tick, now, few): reads on in the log for the whole consumer, up to
--- 100,000 messages, and wakes the lanes it meets, making cursors for those that have none. Inside a user's open
--- transaction, `few` lanes are woken and the gatherer is left where it is: it and other lanes would be held until the
--- commit. Locks the gatherer's and idle lanes' cursors (SKIP LOCKED); writes cursor, wake.
+-- 100,000 messages, and wakes the lanes it meets, making cursors for those that have none; beyond these it looks which other lanes
+-- there are, lest one tenant's burst hides the others. Inside a user's open transaction, or while another holds the gatherer, `few`
+-- lanes are woken and the gatherer is left where it is: it and other lanes would be held until the commit. `direct`: so many
+-- lanes it may hold, and of the others it leaves word.
+-- Locks the gatherer's and idle lanes' cursors (SKIP LOCKED); writes cursor, wake, discovered.
 create or replace function headgate.gather_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.gather_{stream}(c headgate.consumer, newest headgate.tick, p_now timestamptz, few int) returns void
+create function headgate.gather_{stream}(c headgate.consumer, newest headgate.tick, p_now timestamptz, few int, direct int default null)
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; held bigint[]; places tid[]; n bigint; last bigint; is_complete boolean := true;
+declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; strange bigint[]; later bigint[]; held bigint[]; places tid[]; n bigint; n_known int; last bigint; is_complete boolean := true;
 begin
   if few is null then
-    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
-    if not found then return; end if;
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
   else
-    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
   end if;
+  if not found then return; end if;
   if g.pos >= g.to_hi and g.late is null then
     was := g;
     g := headgate.next_span(g, newest);
@@ -141,11 +220,26 @@ begin
        where m.seq <= g.from_lo and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
          and (c.pattern is null or m.key ~ c.pattern) group by m.lane) x;
   else
-    select array_agg(x.lane) filter (where x.fits), array_agg(x.name) filter (where x.fits), coalesce(sum(x.n), 0), max(x.last) into lanes, names, n, last from (
-      select y.lane, min(y.name) as name, bool_or(y.fits) as fits, count(*) as n, max(y.seq) as last from (
-        select m.lane, {name} as name, m.seq, c.pattern is null or coalesce(m.key ~ c.pattern, false) as fits from headgate.message_{stream} m
-         where m.seq > g.pos and m.seq <= g.to_hi and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
-         order by m.seq limit 100000) y group by y.lane) x;
+    last := g.pos;
+    loop
+      select array_agg(x.lane) filter (where x.fits), array_agg(x.name) filter (where x.fits), coalesce(sum(x.n), 0), max(x.last)
+        into lanes, names, n, last from (
+        select y.lane, min(y.name) as name, bool_or(y.fits) as fits, count(*) as n, max(y.seq) as last from (
+          select m.lane, {name} as name, m.seq, c.pattern is null or coalesce(m.key ~ c.pattern, false) as fits
+            from headgate.message_{stream} m
+           where m.seq > last and m.seq <= g.to_hi
+             and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
+           order by m.seq limit 100000) y group by y.lane) x;
+      exit when few is null or n < 100000;
+      -- few of them are enough; but all that were met may be known and done
+      exit when clock_timestamp() > p_now + interval '1 second' or exists (
+        select from unnest(lanes) u (lane) where not exists (
+          select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_tick = g.to_tick)));
+    end loop;
+    if n >= 100000 and few is null then
+      select lanes || array_agg(x.lane), names || array_agg(x.name) into lanes, names
+        from headgate.lanes_ahead_{stream}(g, last, 2000) x where x.lane <> all(coalesce(lanes, '{}'));
+    end if;
   end if;
   if few is not null then
     -- lanes without a cursor that no other such transaction has just made, and idle ones
@@ -156,18 +250,39 @@ begin
   end if;
   if lanes is not null then
     -- lane by lane: joined the other way around, this would read all the consumer's cursors
-    known := array(select h.lane from unnest(lanes) u (lane) cross join lateral (
-      select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h);
-    if known <> '{}' then
+    select count(*), coalesce(array_agg(h.lane) filter (where few is not null or h.to_base < g.to_base), '{}') into n_known, known
+      from unnest(lanes) u (lane) cross join lateral (
+      select k.lane, k.to_base from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h;
+    strange := array(
+      select u.lane from unnest(lanes) u (lane)
+       where n_known < cardinality(lanes) and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane));
+    if direct is not null then
+      later := strange[direct + 1 :] || array(
+        select x from unnest(strange[: direct]) x where not pg_try_advisory_xact_lock(c.id, (x & 2147483647)::int));
+      if later <> '{}' then
+        insert into headgate.discovered (consumer, lane, name, at, first_seq, from_tick, from_lo, to_tick, to_base, to_lo, to_hi, from_snap, to_snap, late)
+          select c.id, u.lane, u.name, p_now, g.first_seq, g.from_tick, g.from_lo, g.to_tick, g.to_base, g.to_lo, g.to_hi, g.from_snap, g.to_snap, g.late
+            from unnest(lanes, names) u (lane, name) join unnest(later) x (lane) using (lane);
+        strange := array(select unnest(strange) except select unnest(later));
+      end if;
+      if cardinality(known) > direct then
+        insert into headgate.wake (consumer, lane) select c.id, u from unnest(known[direct + 1 :]) u;
+        known := known[: direct];
+      end if;
+    end if;
+    if known <> '{}' then  -- those that are on this tick already have nothing to be told, and are needed by others
       select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(known) u (lane) cross join lateral (
-        select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for update skip locked) h;
+        select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h;
       update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
        where k.ctid = any(places) and (few is not null or k.to_base < g.to_base) and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
       if few is null and cardinality(held) < cardinality(known) then
         insert into headgate.wake (consumer, lane) select c.id, u.lane from (select unnest(known) except select unnest(held)) u (lane);
       end if;
     end if;
-    if cardinality(known) < cardinality(lanes) then is_complete := headgate.add_lanes(c, g, lanes, names, p_now, true); end if;
+    if strange <> '{}' then
+      select headgate.add_lanes(c, g, array_agg(u.lane), array_agg(u.name), p_now, true) into is_complete
+        from unnest(lanes, names) u (lane, name) join unnest(strange) x (lane) using (lane);
+    end if;
   end if;
   if few is not null then return; end if;
   if not is_complete then  -- an open transaction may still undo a lane: begin here again, though with what is new by then
@@ -189,6 +304,53 @@ end $$;
 $source$
 $template$;
 
+-- lanes_ahead_template() -> the source of lanes_ahead_<stream id>(gatherer, after, n) -> lanes, with their names, that have messages of the
+-- gatherer's span above a seq: of the first n lanes of the log, found by going from lane to lane in the index.
+create or replace function headgate.lanes_ahead_template() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$
+create function headgate.lanes_ahead_{stream}(g headgate.cursor, p_after bigint, n int) returns table (lane bigint, name text)
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  first bigint;  -- of the segment that is looked at: those before need not be opened
+  at bigint := -1;
+begin
+  select max(s.first_seq) into first from headgate.segment s where s.stream = {stream} and s.first_seq <= p_after + 1;
+  for i in 1 .. n loop
+    select m.lane, {name} into at, lanes_ahead_{stream}.name from headgate.message_{stream} m
+     where m.lane > at and m.seq >= first and m.seq <= g.to_hi order by m.lane, m.seq limit 1;
+    exit when not found;
+    lane := at;
+    if exists (select from headgate.message_{stream} m
+                where (m.lane, m.seq) > (at, p_after) and (m.lane, m.seq) <= (at, g.to_hi) and m.seq > p_after and m.seq <= g.to_hi
+                  and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)) then
+      return next;
+    end if;
+  end loop;
+end $$;
+$source$
+$template$;
+
+-- move_gatherer(consumer) -> whether the gatherer of a consumer with named lanes was moved on, because nobody else did for a second: those
+-- who receive only inside longer transactions leave it where it is. Locks and writes as gather_<stream id>.
+create or replace function headgate.move_gatherer(c headgate.consumer) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  newest headgate.tick := headgate.newest_tick(c.stream);
+  was headgate.cursor;
+  now headgate.cursor;
+begin
+  select * into was from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+  if not found or was.turn > clock_timestamp() - interval '1 second'
+     or not (was.pos < was.to_hi or was.late is not null or was.to_tick <> newest.id) then
+    return false;
+  end if;
+  execute format('select headgate.gather_%s($1, $2, clock_timestamp(), null)', c.stream) using c, newest;
+  select * into now from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+  return (now.to_tick, now.pos, now.late) is distinct from (was.to_tick, was.pos, was.late);
+end $$;
+
 -- expire(consumer, now) -> how many deliveries past their deadline were taken apart (at most 100 a call), where lanes are named.
 -- Locks deliveries (SKIP LOCKED); writes delivery, parked, wake.
 create or replace function headgate.expire(c headgate.consumer, p_now timestamptz) returns int
@@ -197,8 +359,7 @@ declare d headgate.delivery; n int := 0;
 begin
   for d in select * from headgate.delivery x where x.consumer = c.id and x.lane >= 144115188075855872 and x.deadline <= p_now
             order by x.deadline limit 100 for update skip locked loop
-    delete from headgate.delivery x where x.consumer = c.id and x.lane = d.lane and x.id = d.id;
-    perform headgate.park_failed(c, d, d.seqs, null, 'expired', null);
+    perform headgate.end_delivery(c, d);
     n := n + 1;
   end loop;
   return n;
@@ -210,13 +371,15 @@ create or replace function headgate.forget_lanes(c headgate.consumer) returns in
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare g headgate.cursor; n int; total bigint;
 begin
-  select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for update skip locked;
+  select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
   if not found or g.pos < g.to_hi or g.late is not null or g.mark_at > clock_timestamp() - interval '10 seconds' then return 0; end if;
   with idle as (
     select k.consumer, k.lane from headgate.cursor k
      where k.consumer = c.id and k.lane >= 0 and k.next_at is null and k.turn < clock_timestamp() - interval '1 minute' and k.to_base <= g.to_base
        and not exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane)
        and not exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane)
+       and not exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)
+       and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = k.lane)
      limit 10000 for update skip locked),
   gone as (delete from headgate.cursor k using idle i where k.consumer = i.consumer and k.lane = i.lane returning k.delivered)
   select count(*), coalesce(sum(delivered), 0) into n, total from gone;

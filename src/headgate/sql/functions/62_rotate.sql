@@ -12,16 +12,15 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
   slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true;
+  -- the caller says, and it is not seen to be wrong, that this statement is a transaction of its own
+  is_alone boolean := not coalesce(open, true) and pg_current_xact_id_if_assigned() is null and not headgate.has_fixed_snapshot();
 {opening}
   is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
   if cardinality(acks) > 0 then
     if not (c.ordered and not {strict}) and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
-      with gone as (
-        delete from headgate.delivery d where d.ctid = any(array(
-          select x.ctid from unnest(acks) a cross join lateral (
-            select x.ctid from headgate.delivery x
-             where x.consumer = c.id and x.lane = split_part(a, '.', 1)::bigint and x.id = split_part(a, '.', 2)::bigint limit 1 for update) x)) returning d.lane)
-      select array_agg(distinct x.lane) into freed from gone x;
+      with gone as ({delete whole deliveries} returning d.lane)
+      select array_agg(distinct x.lane), count(*) into freed, got from gone x;
+      if got < cardinality(acks) then perform headgate.settle(c, acks); end if;  -- the others: stale, or held by somebody
       if is_limited and freed is not null then
         if open then
           insert into headgate.wake (consumer, lane) select c.id, u from unnest(freed) u;
@@ -39,7 +38,12 @@ declare
     if (select d.id from headgate.delivery d where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null then
       perform headgate.expire(c, t0);
     end if;
-    if exists (select from headgate.wake w where w.consumer = c.id) then perform headgate.take_wakes(c, t0); end if;
+    if exists (select from headgate.discovered x where x.consumer = c.id) then
+      perform headgate.take_discovered(c, t0, case when is_alone then 1000 else least(n, 1000) end);
+    end if;
+    if exists (select from headgate.wake w where w.consumer = c.id) then
+      perform headgate.take_wakes(c, t0, case when is_alone then 1000 else least(n, 1000) end);
+    end if;
   end if;
   if c.max_ack_pending is not null then
     want := least(n, headgate.room_in_flight(c, t0, open));
@@ -57,11 +61,12 @@ declare
       select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick into behind, g_pos, g_tick from headgate.cursor k
        where k.consumer = c.id and k.lane = -1;
       exit when open or not behind;
-      perform headgate.gather_{stream}(c, public, t0, null);
+      perform headgate.gather_{stream}(c, public, t0, null, case when not is_alone then least(want, 1000) end);
       exit when clock_timestamp() > t0 + interval '300 milliseconds'
         or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and k.pos = g_pos and k.to_tick = g_tick);
     end loop;
-    if not busy and (open or (public.id <> newest.id and public.at < t0 - interval '1 second')) then
+    -- (tries: what is due, or the gatherer, has been held by others for milliseconds, and may be for long)
+    if tries >= 4 or (not busy and (open or public.id <> newest.id)) then
       perform headgate.gather_{stream}(c, newest, t0, want);
     end if;
     t1 := clock_timestamp();
@@ -70,11 +75,16 @@ declare
     select array_agg(x.place) into places from (
       select k.ctid as place from headgate.cursor k
        where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
-       order by k.next_at, k.lane limit case when is_first then ceil(want::float8 / least(4, greatest(1, n / 25))) else want end for update skip locked) x;
+       order by k.next_at, k.lane limit case when is_first then ceil(want::float8 / least(4, greatest(1, n / 25))) else want end for no key update skip locked) x;
     is_first := false;
     if c.leased and places is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
       select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        where headgate.may_claim(c, k.lane, p_worker);
+    end if;
+    if places is null and not open and tries < 8 and exists (select from headgate.discovered x where x.consumer = c.id) then
+      perform headgate.take_discovered(c, t1, least(want, 1000));
+      tries := tries + 1;
+      continue;
     end if;
     if places is null then
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
@@ -96,10 +106,12 @@ declare
       select x.*, count(*) filter (where x.room > 0) over () as waiting, count(*) filter (where x.room > 0) over (order by x.nth) as rank from (
         select h.nth, coalesce(k.release_interval, c.release_interval) as pace,
                case when c.ordered and {strict} and k.lane >= 288230376151711744 then
-                      case when (select d.id from headgate.delivery d where d.consumer = c.id and d.lane = k.lane order by d.id limit 1) is not null then 0 else 2147483647 end
+                      case when (
+                        select d.id from headgate.delivery d
+                         where d.consumer = c.id and d.lane = k.lane and {left in flight} > 0 order by d.id limit 1) is not null then 0 else 2147483647 end
                     when coalesce(k.max_concurrency, c.max_concurrency) is null then 2147483647
                     else coalesce(k.max_concurrency, c.max_concurrency) - coalesce((
-                      select sum(cardinality(d.seqs)) from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), 0) end::int as room,
+                      select sum({left in flight}) from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), 0) end::int as room,
                -- a filter, keys in order inside a channel, delays, messages of late transactions, a span that does not simply
                -- end at the newest tick, or something parked: serve_{stream}
                c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null
@@ -114,7 +126,7 @@ declare
              case when v.moves then k.to_lo else k.from_lo end as from_lo, case when v.moves then newest.id else k.to_tick end as to_tick,
              case when v.moves then newest.base else k.to_base end as to_base, case when v.moves then newest.snap else k.to_snap end as to_snap,
              case when v.moves then newest.lo else k.to_lo end as to_lo, case when v.moves then newest.hi else k.to_hi end as to_hi,
-             case when v.moves then k.to_lo else k.pos end as pos
+             case when v.moves then greatest(k.to_lo, k.first_seq - 1) else k.pos end as pos
         from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        cross join lateral (select k.pos >= k.to_hi and k.to_base < newest.id as moves) v
        where not slows[h.nth]),
@@ -175,7 +187,7 @@ returns setof headgate.received language plpgsql set search_path = pg_catalog, p
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   want int := share; got int; total int := 0; chunk int; sleeps timestamptz; is_strict boolean := c.ordered and {strict} and l.lane >= 288230376151711744;
-  is_done boolean := false; was bigint := l.delivered; was_pos bigint := l.pos;
+  is_done boolean := false; was bigint := l.delivered; was_pos bigint := l.pos; due tid[];
 begin
   if c.ordered then perform headgate.take_notes(c, l.lane, t); end if;
   {upsert perform headgate.forget_superseded(c, l.lane, t);}
@@ -201,7 +213,7 @@ begin
         insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
           select c.id, p.first, p.last, p.n - m.n, 'removed while parked'
             from (select count(*) as n, min(p.seq) as first, max(p.seq) as last from p) p, (select count(*) as n from m) m
-           where p.n > m.n and headgate.no_fixed_snapshot()),
+           where p.n > m.n and headgate.no_fixed_snapshot(p.n)),
       d as (
         insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
           select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
@@ -221,6 +233,9 @@ begin
       select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = l.lane;
     end if;
   else
+    due := array(
+      select p.ctid from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at <= t
+       order by p.visible_at, p.seq limit want for update skip locked);  -- as hold_parked says
     return query
     with raw as materialized (
       select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {m.channel} as channel from headgate.message_{stream} m
@@ -231,8 +246,8 @@ begin
     log as materialized (
       select r.*, greatest(r.deliver_at, max(r.created_at) over (order by r.seq)) as due from raw r),
     waits as materialized (
-      select p.seq, p.attempt + 1 as attempt, case p.reason when 'released' then '-infinity' else p.visible_at end as due, p.ctid as place from headgate.parked p
-       where p.consumer = c.id and p.lane = l.lane and p.visible_at <= t order by p.visible_at, p.seq limit want),
+      select p.seq, p.attempt + 1 as attempt, case p.reason when 'released' then '-infinity' else p.visible_at end as due, p.ctid as place
+        from headgate.parked p where p.ctid = any(due)),
     taken as materialized (
       select x.* from (
         select g.seq, 1 as attempt, g.due, null::tid as place, g.key, g.data, g.headers, g.channel, g.created_at from log g where g.deliver_at is null or g.deliver_at <= t
@@ -249,7 +264,7 @@ begin
          where g.deliver_at is not null and g.seq <= stop.at and g.seq <> all(array(select x.seq from taken x))),
     lost as materialized (  -- removed by retention while they were in flight or being parked
       select w.seq, w.place from waits w where not exists (select from headgate.message_{stream} m where m.seq = w.seq)
-         and not exists (select from headgate.kept_{stream} m where m.seq = w.seq) and headgate.no_fixed_snapshot()),
+         and not exists (select from headgate.kept_{stream} m where m.seq = w.seq) and headgate.no_fixed_snapshot(w.seq)),
     noted as (
       insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
         select c.id, min(x.seq), max(x.seq), count(*), 'removed while parked' from lost x having count(*) > 0),

@@ -1,5 +1,6 @@
 -- Settling what was received: ack, nack, release, extend. These change only the caller's own deliveries and insert rows, so they
 -- are safe inside any transaction. An ack_id is lane.delivery.seq for a message, lane.delivery for a whole delivery.
+-- Who may hold what is in docs/concepts/locks.md.
 
 -- parse_acks(ack_ids) -> lane, delivery, seqs (null: all of them), given (how many ack_ids); HG008 when one is malformed.
 create or replace function headgate.parse_acks(p_acks text[])
@@ -17,40 +18,215 @@ begin
     from unnest(p_acks) a group by l, d order by l, d;
 end $$;
 
--- settle(consumer, ack_ids) -> how many messages were acked, how many ack_ids were stale. Deletes or shortens the
--- deliveries; in ordered consumers leaves a note for keys that have messages waiting. Writes delivery, wake.
+-- A message leaves its delivery in one of two ways. When all that is left of a delivery goes at once, its row is deleted. When some
+-- of it goes, the row stays as it is and a row in `departed` says so for each message: two sessions that settle different
+-- messages of a batch insert different rows, and never wait for each other. In flight is a delivery less its departed.
+--
+-- What an open transaction settles nobody else may hand out before its end. Who lets a part depart holds the delivery FOR KEY SHARE,
+-- who takes all of it FOR UPDATE, and who takes expired ones apart asks for FOR UPDATE SKIP LOCKED, which meets both. An extension
+-- (NO KEY UPDATE) and departures do not meet.
+-- Nobody queues for these locks, so that there is no circle to be closed: who does not get one tries again for a moment, and
+-- then the message is another's to settle, which is what a stale ack_id says.
+
+-- in_flight_of(delivery) -> its messages that are still in flight: seqs, attempts and keys without what has departed.
+create or replace function headgate.in_flight_of(d headgate.delivery) returns headgate.delivery
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare gone bigint[];
+begin
+  gone := array(
+    select x.seq from headgate.departed x
+     where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id);
+  if gone <> '{}' then d := headgate.part_of(d, array(select unnest(d.seqs) except select unnest(gone))); end if;
+  return d;
+end $$;
+
+-- keys_in_flight(consumer id, lane) -> the keys of what is in flight there.
+create or replace function headgate.keys_in_flight(p_consumer int, p_lane bigint) returns text[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  if exists (select from headgate.departed x where x.consumer = p_consumer and x.lane = p_lane) then
+    return array(
+      select distinct f.key from headgate.in_flight f where f.consumer = p_consumer and f.lane = p_lane and f.key is not null);
+  end if;
+  return array(
+    select distinct k from headgate.delivery d, unnest(d.keys) k where d.consumer = p_consumer and d.lane = p_lane and k is not null);
+end $$;
+
+-- part_of(delivery, seqs) -> the delivery with these of its messages alone, in its order.
+create or replace function headgate.part_of(d headgate.delivery, p_seqs bigint[]) returns headgate.delivery
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if cardinality(p_seqs) = cardinality(d.seqs) then return d; end if;
+  select coalesce(array_agg(u.s order by u.ord), '{}'),
+         case when d.attempts is not null then coalesce(array_agg(u.a order by u.ord), '{}') end,
+         case when d.keys is not null then coalesce(array_agg(u.k order by u.ord), '{}') end
+    into d.seqs, d.attempts, d.keys
+    from unnest(d.seqs, d.attempts, d.keys) with ordinality u (s, a, k, ord) join unnest(p_seqs) p (s) using (s);
+  return d;
+end $$;
+
+-- take_out(consumer, lane, delivery, seqs, later) -> the delivery with those messages that leave it now, of the ones that are asked for
+-- (null: all) and are in flight; null when there is no such delivery any more, or another transaction is settling all of it.
+-- With `later`, the later messages of the same keys leave, too. Locks the delivery as the head of this file says; waits a tenth of
+-- a second at most. Writes delivery, departed.
+create or replace function headgate.take_out(
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_later boolean default false) returns headgate.delivery
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
+declare
+  d headgate.delivery;
+  asked bigint[] := p_seqs;
+  is_fixed boolean := headgate.has_fixed_snapshot();
+begin
+  for i in 1 .. 20 loop
+    if not is_fixed then  -- there the rows of `departed` that this would have to see may be out of sight
+      select * into d from headgate.delivery x
+       where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery
+         and (p_seqs is null or (cardinality(x.seqs) <= cardinality(p_seqs)
+              and not exists (select unnest(x.seqs) except select unnest(p_seqs))))  -- hashed: <@ is quadratic
+         for update skip locked;
+      if found then
+        d := headgate.in_flight_of(d);
+        perform headgate.remove_delivery(d);
+        return d;
+      end if;
+    end if;
+    select * into d from headgate.delivery x
+     where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery for key share skip locked;
+    if found then
+      if p_later and p_seqs is not null then asked := headgate.with_later(d, p_seqs); end if;
+      return headgate.part_of(d, headgate.let_depart(d, asked));
+    end if;
+    perform from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery;
+    if not found then
+      if is_fixed then perform headgate.expect_no_delivery(c.id, p_lane, p_delivery); end if;
+      return null;
+    end if;
+    perform pg_sleep(0.005);
+  end loop;
+  return null;
+end $$;
+
+-- remove_delivery(delivery): deletes a delivery of which nothing is in flight any more. The caller holds it. Writes delivery, departed.
+create or replace function headgate.remove_delivery(d headgate.delivery) returns void
+language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+  delete from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
+  delete from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id;
+$$;
+
+-- with_later(delivery, seqs) -> these, and the messages of the delivery that come after one of them in its key.
+create or replace function headgate.with_later(d headgate.delivery, p_seqs bigint[]) returns bigint[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select array(
+    with firsts as (
+      select u.k, min(u.s) as seq from unnest(d.seqs, d.keys) u (s, k) join unnest(p_seqs) p (s) using (s)
+       where u.k is not null group by u.k)
+    select u.s from unnest(d.seqs, d.keys) u (s, k) join firsts f on f.k = u.k and u.s > f.seq
+    union
+    select unnest(p_seqs))
+$$;
+
+-- let_depart(delivery, seqs) -> those of the messages (null: all) that leave the delivery now. The caller holds it FOR KEY SHARE and has
+-- set lock_timeout: a message that another open transaction lets depart is not waited for longer than that.
+-- Writes departed; deletes the delivery when nothing of it is left.
+create or replace function headgate.let_depart(d headgate.delivery, p_seqs bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  asked bigint[] := case when p_seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(p_seqs)) end;
+  gone bigint[];
+  is_alone boolean;
+begin
+  if asked = '{}' then return asked; end if;
+  -- While nobody else has a lock on the delivery, nobody is letting its messages depart.
+  select x.xmax::text::bigint = (pg_current_xact_id()::text::bigint & 4294967295) into is_alone
+    from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
+  if is_alone then
+    gone := headgate.insert_departed(d, asked);
+  else
+    gone := headgate.insert_departed_patiently(d, asked);
+  end if;
+  if cardinality(d.seqs) <= (
+       select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id) then
+    perform from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id for update skip locked;
+    if found then perform headgate.remove_delivery(d); end if;
+  end if;
+  return gone;
+end $$;
+
+-- insert_departed(delivery, seqs) -> those that had not departed before. Waits for another transaction that lets the same message
+-- depart. Where the snapshot is fixed, PostgreSQL raises a serialization failure when that has happened out of sight.
+-- Writes departed.
+create or replace function headgate.insert_departed(d headgate.delivery, p_seqs bigint[]) returns bigint[]
+language sql set search_path = pg_catalog, pg_temp as $$
+  with gone as (
+    insert into headgate.departed (consumer, lane, delivery, seq)
+      select d.consumer, d.lane, d.id, s from unnest(p_seqs) s order by s
+      on conflict do nothing returning seq)
+  select coalesce(array_agg(g.seq), '{}') from gone g
+$$;
+
+-- insert_departed_patiently(delivery, seqs) -> the same, without those that another open transaction is letting depart: all at once, and
+-- when that fails for one of them, one by one for half a second. Writes departed.
+create or replace function headgate.insert_departed_patiently(d headgate.delivery, p_seqs bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  gone bigint[] := '{}';
+  s bigint;
+  until timestamptz := clock_timestamp() + interval '500 milliseconds';
+begin
+  begin
+    return headgate.insert_departed(d, p_seqs);
+  exception when lock_not_available or deadlock_detected then
+    null;
+  end;
+  foreach s in array p_seqs loop
+    exit when clock_timestamp() > until;
+    begin
+      gone := gone || headgate.insert_departed(d, array[s]);
+    exception when lock_not_available or deadlock_detected then
+      null;
+    end;
+  end loop;
+  return gone;
+end $$;
+
+-- expect_no_delivery(consumer id, lane, id): raises a serialization failure when there is such a delivery after all, out of sight of this
+-- transaction's fixed snapshot (it is younger, or its table was rewritten): only a unique index tells. Writes nothing that stays.
+create or replace function headgate.expect_no_delivery(p_consumer int, p_lane bigint, p_id bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+  insert into headgate.delivery (consumer, lane, id, seqs, deadline)
+    values (p_consumer, p_lane, p_id, '{}', 'infinity') on conflict do nothing;
+  delete from headgate.delivery x where x.consumer = p_consumer and x.lane = p_lane and x.id = p_id;
+exception when lock_not_available or deadlock_detected then
+  perform headgate.no_fixed_snapshot();
+end $$;
+
+-- settle(consumer, ack_ids) -> how many messages were acked, how many ack_ids were stale. In ordered consumers leaves a note for
+-- keys that have messages waiting. Locks as take_out; writes delivery, departed, wake.
 create or replace function headgate.settle(c headgate.consumer, p_acks text[], out acked int, out stale int)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare a record; d headgate.delivery; done bigint[]; freed text[]; n int;
+declare
+  a record;
+  d headgate.delivery;
 begin
   acked := 0; stale := 0;
   for a in select * from headgate.parse_acks(p_acks) loop
-    if a.seqs is null then
-      delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery returning * into d;
-      if not found then stale := stale + a.given; continue; end if;
-      done := d.seqs;
-      freed := d.keys;
-    else
-      select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for update;
-      if not found then stale := stale + a.given; continue; end if;
-      done := array(select unnest(d.seqs) intersect select unnest(a.seqs));
-      if cardinality(done) = cardinality(d.seqs) then
-        delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
-        freed := d.keys;
-      else
-        freed := case when c.ordered then array(select u.k from unnest(d.seqs, d.keys) u (s, k) join unnest(done) f (s) using (s)) end;
-        if done <> '{}' then perform headgate.keep_in_flight(d, done); end if;
-      end if;
-    end if;
-    acked := acked + cardinality(done);
-    if a.seqs is not null then
-      select count(distinct s) - cardinality(done) into n from unnest(a.seqs) s;
-      stale := stale + n;
-    end if;
-    if c.ordered then perform headgate.leave_notes(c, d.lane, freed); end if;
+    d := headgate.take_out(c, a.lane, a.delivery, a.seqs);
+    acked := acked + coalesce(cardinality(d.seqs), 0);
+    stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
+    continue when d.id is null or d.seqs = '{}';
+    if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
     if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
   end loop;
 end $$;
+
+-- stale_of(asked, given, taken) -> how many of the ack_ids given of a delivery, of these messages (null: all of it), were stale.
+create or replace function headgate.stale_of(p_asked bigint[], p_given int, p_taken bigint[]) returns int
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when p_taken is null then p_given
+              when p_asked is null then case when p_taken = '{}' then p_given else 0 end
+              else (select count(*)::int from (select unnest(p_asked) except select unnest(p_taken)) s) end
+$$;
 
 -- note_lane(consumer, lane): tells the next receive that something of a named lane is in flight no more, if the lane has limits.
 -- Writes wake.
@@ -60,18 +236,8 @@ language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $
    where c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id and h.lane = p_lane)
 $$;
 
--- keep_in_flight(delivery, without): takes messages out of a delivery that keeps others. Writes delivery.
-create or replace function headgate.keep_in_flight(d headgate.delivery, p_without bigint[]) returns void
-language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-  update headgate.delivery x set (seqs, attempts, keys) = (
-      select array_agg(u.s order by u.ord), case when d.attempts is not null then array_agg(u.a order by u.ord) end,
-             case when d.keys is not null then array_agg(u.k order by u.ord) end
-        from unnest(d.seqs, d.attempts, d.keys) with ordinality u (s, a, k, ord)
-       where not exists (select from unnest(p_without) w (s) where w.s = u.s))
-   where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id
-$$;
-
--- ack(stream, consumer, ack_ids) -> acked, stale. A stale ack (the delivery has expired, or is settled already) changes nothing.
+-- ack(stream, consumer, ack_ids) -> acked, stale. A stale ack_id changes nothing: its delivery has expired, the message is settled
+-- already, or another open transaction is settling it.
 create or replace function headgate.ack(stream text, consumer text, ack_ids text[], out acked int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -80,94 +246,98 @@ end $$;
 
 -- nack(stream, consumer, ack_ids, delay, error) -> nacked, stale. The messages come again after the delay (default: the
 -- consumer's backoff), or become dead letters after max_deliver attempts. In ordered consumers later messages of the same
--- keys in the same deliveries are released with them. Writes delivery, parked, the dead-letter stream.
+-- keys in the same deliveries are released with them. Locks as take_out; writes delivery, departed, parked, the dead-letter stream.
 create or replace function headgate.nack(
   stream text, consumer text, ack_ids text[], delay interval default null, error text default null, out nacked int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-  c headgate.consumer := headgate.find_consumer(stream, consumer); a record; d headgate.delivery; failed bigint[]; released bigint[]; n int;
+  c headgate.consumer := headgate.find_consumer(stream, consumer);
+  a record;
+  d headgate.delivery;
+  failed bigint[];
 begin
   nacked := 0; stale := 0;
   if delay < interval '0' then
     perform headgate.fail('HG010', format('a delay of %s is not possible', delay), 'choose 0 or more');
   end if;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for update;
-    if not found then stale := stale + a.given; continue; end if;
+    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, c.ordered);
+    stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
+    continue when d.id is null or d.seqs = '{}';
     failed := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
-    released := '{}';
-    if c.ordered then
-      released := array(
-        with f as (select u.k, min(u.s) as first from unnest(d.seqs, d.keys) u (s, k) join unnest(failed) x (s) using (s) group by u.k)
-        select u.s from unnest(d.seqs, d.keys) u (s, k) join f on f.k = u.k and f.first < u.s except select unnest(failed));
-    end if;
-    if cardinality(d.seqs) = cardinality(failed) + cardinality(released) then
-      delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
-    elsif failed <> '{}' then
-      perform headgate.keep_in_flight(d, failed || released);
-    end if;
     perform headgate.park_failed(c, d, failed, delay, 'nacked', error);
-    insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-      select c.id, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), 'blocked'
-        from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(released) x (s) using (s);
+    perform headgate.hand_back(headgate.part_of(d, array(select unnest(d.seqs) except select unnest(failed))), 'blocked');
     nacked := nacked + cardinality(failed);
-    if a.seqs is not null then
-      select count(distinct s) - cardinality(failed) into n from unnest(a.seqs) s;
-      stale := stale + n;
-    end if;
   end loop;
 end $$;
 
 -- release(stream, consumer, ack_ids) -> released, stale. Hands back messages that nobody began to work on: they are due at
 -- once, and this delivery does not count as an attempt. In ordered consumers later messages of the same keys in the same
--- deliveries are released with them. Writes delivery, parked.
+-- deliveries are released with them. Locks as take_out; writes delivery, departed, parked.
 create or replace function headgate.release(stream text, consumer text, ack_ids text[], out released int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record; d headgate.delivery; asked bigint[]; back bigint[]; n int;
+declare
+  c headgate.consumer := headgate.find_consumer(stream, consumer);
+  a record;
+  d headgate.delivery;
 begin
   released := 0; stale := 0;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for update;
-    if not found then stale := stale + a.given; continue; end if;
-    asked := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
-    back := asked;
-    if c.ordered then
-      back := array(
-        with f as (select u.k, min(u.s) as first from unnest(d.seqs, d.keys) u (s, k) join unnest(asked) x (s) using (s) group by u.k)
-        select u.s from unnest(d.seqs, d.keys) u (s, k) join f on f.k = u.k and f.first < u.s union select unnest(asked));
-    end if;
-    if cardinality(d.seqs) = cardinality(back) then
-      delete from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
-    elsif back <> '{}' then
-      perform headgate.keep_in_flight(d, back);
-    end if;
-    insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-      select c.id, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), 'released'
-        from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(back) x (s) using (s);
+    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, c.ordered);
+    stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
+    continue when d.id is null or d.seqs = '{}';
+    perform headgate.hand_back(d, 'released');
     if d.lane >= 144115188075855872 then insert into headgate.wake (consumer, lane) values (c.id, d.lane); end if;
-    released := released + cardinality(asked);
-    if a.seqs is not null then
-      select count(distinct s) - cardinality(asked) into n from unnest(a.seqs) s;
-      stale := stale + n;
-    end if;
+    released := released + case when a.seqs is null then cardinality(d.seqs)
+                                else (select count(*) from (select unnest(d.seqs) intersect select unnest(a.seqs)) s) end;
   end loop;
 end $$;
 
+-- hand_back(delivery, reason): parks messages that left their delivery as if it had not been: due at once, and not an attempt.
+-- Writes parked.
+create or replace function headgate.hand_back(d headgate.delivery, p_reason text) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
+    select d.consumer, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), p_reason
+      from unnest(d.seqs, d.attempts, d.keys) u (s, a, k)
+$$;
+
 -- extend(stream, consumer, ack_ids, by) -> extended, stale. Moves the deadline of the deliveries to `by` from now, never
--- nearer (a lane is not looked at before its sweep_at). It does not count as an attempt.
+-- nearer (a lane is not looked at before its sweep_at). It does not count as an attempt. Waits at most half a second for another
+-- transaction that extends or settles the same delivery. Locks the deliveries FOR NO KEY UPDATE (SKIP LOCKED); writes delivery.
 create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval, out extended int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer); a record; held bigint[]; n int;
+declare
+  c headgate.consumer := headgate.find_consumer(stream, consumer);
+  a record;
+  d headgate.delivery;
+  until timestamptz := clock_timestamp() + interval '500 milliseconds';
+  n int;
 begin
   extended := 0; stale := 0;
   if by is null or by <= interval '0' or by > interval '7 days' then
     perform headgate.fail('HG010', format('an extension by %s is not possible', coalesce(by::text, 'null')), 'choose more than 0 and at most 7 days');
   end if;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    update headgate.delivery x set deadline = greatest(x.deadline, clock_timestamp() + by)
-     where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery and (a.seqs is null or x.seqs && a.seqs) returning x.seqs into held;
-    n := case when not found then 0 when a.seqs is null then a.given
-              else (select count(*) from unnest(a.seqs) s (s) join unnest(held) h (s) using (s)) end;
+    loop
+      select * into d from headgate.delivery x
+       where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for no key update skip locked;
+      exit when found or clock_timestamp() > until
+        or not exists (select from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery);
+      perform pg_sleep(0.002);
+    end loop;
+    if d.id is null then
+      if headgate.has_fixed_snapshot() then perform headgate.expect_no_delivery(c.id, a.lane, a.delivery); end if;
+      stale := stale + a.given;
+      continue;
+    end if;
+    d := headgate.in_flight_of(d);
+    n := case when a.seqs is null then case when d.seqs <> '{}' then a.given else 0 end
+              else (select count(*) from (select unnest(a.seqs) intersect select unnest(d.seqs)) s) end;
+    if n > 0 then
+      update headgate.delivery x set deadline = greatest(x.deadline, clock_timestamp() + by)
+       where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
+    end if;
     extended := extended + n;
     stale := stale + a.given - n;
   end loop;
@@ -208,11 +378,22 @@ declare d headgate.delivery;
 begin
   for d in select * from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.deadline <= p_now
             order by x.id limit 100 for update skip locked loop
-    delete from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = d.id;
-    perform headgate.park_failed(c, d, d.seqs, null, 'expired', null);
+    perform headgate.end_delivery(c, d);
   end loop;
   -- a delivery that is being settled at this moment was skipped: look again soon
   return (select greatest(min(x.deadline), p_now + interval '100 milliseconds') from headgate.delivery x where x.consumer = c.id and x.lane = p_lane);
+end $$;
+
+-- end_delivery(consumer, delivery): parks what is left of a delivery past its deadline, which the caller holds FOR UPDATE.
+-- Writes delivery, departed, parked, wake, the dead-letter stream.
+create or replace function headgate.end_delivery(c headgate.consumer, d headgate.delivery) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  d := headgate.in_flight_of(d);
+  -- what has departed out of sight of a fixed snapshot raises a serialization failure here
+  if headgate.has_fixed_snapshot() then perform headgate.insert_departed(d, d.seqs); end if;
+  perform headgate.remove_delivery(d);
+  if d.seqs <> '{}' then perform headgate.park_failed(c, d, d.seqs, null, 'expired', null); end if;
 end $$;
 
 -- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming. Writes delivery, parked, cursor.
@@ -221,10 +402,26 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare l bigint; n int := headgate.expire(c, p_now);
 begin
   for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.lane < 144115188075855872 and k.sweep_at <= p_now
-            order by k.lane for update skip locked loop
+            order by k.lane for no key update skip locked loop
     update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now) where k.consumer = c.id and k.lane = l;
     n := n + 1;
   end loop;
+  return n;
+end $$;
+
+-- forget_departed(consumer) -> how many rows about messages of deliveries that are gone were deleted, at most 10,000 a call. Writes departed.
+create or replace function headgate.forget_departed(c headgate.consumer) returns int
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare n int;
+begin
+  with gone as (
+    select x.lane, x.delivery, x.seq from headgate.departed x
+     where x.consumer = c.id
+       and not exists (select from headgate.delivery d where d.consumer = c.id and d.lane = x.lane and d.id = x.delivery)
+     limit 10000 for update skip locked)
+  delete from headgate.departed x using gone g
+   where x.consumer = c.id and x.lane = g.lane and x.delivery = g.delivery and x.seq = g.seq;
+  get diagnostics n = row_count;
   return n;
 end $$;
 
@@ -240,17 +437,36 @@ begin
   end if;
 end $$;
 
--- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has freed due. The caller holds
--- the lane's cursor. Writes wake, parked.
+-- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has freed due. Notes of keys whose first one
+-- another transaction holds stay. The caller holds the lane's cursor. Locks parked (SKIP LOCKED); writes wake, parked.
 create or replace function headgate.take_notes(c headgate.consumer, p_lane bigint, p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare freed text[];
+declare
+  freed text[];
+  firsts tid[];
+  held tid[];
 begin
-  if not exists (select from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key is not null) then return; end if;
-  with w as (delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key is not null returning w.key)
-  select array_agg(distinct w.key) into freed from w;
-  update headgate.parked p set visible_at = p_now
-   where p.ctid = any(headgate.first_parked(c.id, p_lane, freed)) and p.reason = 'blocked' and p.visible_at > p_now;
+  freed := array(
+    select distinct w.key from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key is not null);
+  if freed = '{}' then return; end if;
+  firsts := headgate.first_parked(c.id, p_lane, freed);
+  held := headgate.hold_parked(firsts);
+  if cardinality(held) < cardinality(firsts) then
+    freed := array(
+      select k from unnest(freed) k
+       where not exists (select from headgate.parked p where p.ctid = any(firsts) and p.ctid <> all(held) and p.key = k));
+  end if;
+  delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key = any(freed);
+  update headgate.parked p set visible_at = p_now where p.ctid = any(held) and p.reason = 'blocked' and p.visible_at > p_now;
+end $$;
+
+-- hold_parked(places) -> where the parked messages lie that nobody else holds: now they are held until the end of the transaction.
+-- retry_now, discard and late acks change parked messages without a cursor, and may be part of a long transaction: claims pass over
+-- these. Locks parked (SKIP LOCKED).
+create or replace function headgate.hold_parked(p_places tid[]) returns tid[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  return array(select p.ctid from headgate.parked p where p.ctid = any(p_places) for update skip locked);
 end $$;
 
 -- first_parked(consumer id, lane, keys) -> where the first parked message of each key lies.
@@ -265,22 +481,22 @@ begin
 end $$;
 
 -- unpark(consumer, lane, n, now) -> seq, attempt of parked messages that may be delivered now; they are parked no more.
--- In an ordered consumer a key's messages leave only in order, and none while one of them is in flight.
--- The caller holds the lane's cursor, so rows stay where they are found (ctid). Writes parked.
+-- In an ordered consumer a key's messages leave only in order, and none while one of them is in flight or held by another transaction.
+-- The caller holds the lane's cursor. Locks parked (SKIP LOCKED), so that rows stay where they are found (ctid); writes parked.
 create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int, p_now timestamptz) returns table (seq bigint, attempt int)
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
-  flying text[] := '{}'; free text[]; gone text[]; due tid[]; due_keys text[]; behind tid[]; taken tid[]; firsts tid[]; total int := 0;
+  flying text[] := '{}'; free text[]; gone text[]; due tid[]; due_keys text[]; behind tid[]; taken tid[]; held tid[]; firsts tid[]; stuck text[]; total int := 0;
 begin
   if c.ordered then
-    flying := array(select k from headgate.delivery d, unnest(d.keys) k where d.consumer = c.id and d.lane = p_lane and k is not null);
+    flying := headgate.keys_in_flight(c.id, p_lane);
   end if;
   loop
     -- what is due, but has to wait for an earlier message of its key, is put off below: then look at what else is due
     select array_agg(x.ctid), array_agg(x.key) into due, due_keys from (
       select p.ctid, p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
-       order by p.visible_at, p.seq limit n - total) x;
+       order by p.visible_at, p.seq limit n - total for update skip locked) x;
     exit when due is null;
     if not c.ordered then
       return query delete from headgate.parked p where p.ctid = any(due) returning p.seq, p.attempt + 1;
@@ -305,6 +521,15 @@ begin
         select p.ctid, null, p.seq from headgate.parked p where p.ctid = any(due) and p.key is null) y
        order by y.seq limit n - total) x;
     if taken is not null then
+      held := headgate.hold_parked(taken);
+      if cardinality(held) < cardinality(taken) then  -- a key of which another transaction holds one waits as a whole
+        stuck := array(select distinct u.k from unnest(taken, gone) u (t, k) where u.t <> all(held));
+        select array_agg(u.t), array_agg(u.k) into taken, gone from unnest(taken, gone) u (t, k) where coalesce(u.k <> all(stuck), true);
+        update headgate.parked p set visible_at = p_now + interval '50 milliseconds' where p.ctid = any(due) and p.key = any(stuck);
+        free := array(select k from unnest(free) k where k <> all(stuck));
+      end if;
+    end if;
+    if taken is not null then
       return query delete from headgate.parked p where p.ctid = any(taken) returning p.seq, p.attempt + 1;
       total := total + cardinality(taken);
     end if;
@@ -313,6 +538,7 @@ begin
     firsts := headgate.first_parked(c.id, p_lane, free);
     update headgate.parked p set visible_at = 'infinity', reason = 'blocked'
      where p.ctid = any(due) and p.key = any(free) and p.ctid <> all(firsts);
+    firsts := headgate.hold_parked(firsts);
     update headgate.parked p set visible_at = case when p.key = any(gone) then p_now + interval '50 milliseconds' else least(p.visible_at, p_now) end
      where p.ctid = any(firsts) and p.reason = 'blocked';
     exit when total >= n;

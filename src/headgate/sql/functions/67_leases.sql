@@ -150,11 +150,11 @@ begin
   with gone as (select l.slot from headgate.lease l where l.consumer = c.id and l.worker = any(dead) for update skip locked)
   update headgate.lease l set worker = null, since = p_now from gone where l.consumer = c.id and l.slot = gone.slot;
   with gone as (
-    select d.lane, d.id from headgate.delivery d where d.consumer = c.id and d.worker = any(dead) and d.deadline > p_now for update skip locked)
+    select d.lane, d.id from headgate.delivery d where d.consumer = c.id and d.worker = any(dead) and d.deadline > p_now for no key update skip locked)
   update headgate.delivery d set deadline = p_now from gone where d.consumer = c.id and d.lane = gone.lane and d.id = gone.id;
   lanes := array(select distinct d.lane from headgate.delivery d where d.consumer = c.id and d.worker = any(dead) and d.deadline <= p_now);
   if lanes <> '{}' then
-    with held as (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = any(lanes) order by k.lane for update skip locked)
+    with held as (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = any(lanes) order by k.lane for no key update skip locked)
     update headgate.cursor k set sweep_at = p_now from held where k.consumer = c.id and k.lane = held.lane;
     perform headgate.sweep(c, p_now);
   end if;
@@ -196,5 +196,5 @@ begin
   return exists (select from headgate.lease l join headgate.worker w on w.consumer = c.id and w.name = l.worker
                   where l.consumer = c.id and l.slot = case when modulus is null then p_lane else p_lane % modulus end
                     and l.worker = p_worker and w.until > clock_timestamp())
-     and not exists (select from headgate.delivery d where d.consumer = c.id and d.lane = p_lane and d.worker is distinct from p_worker);
+     and not exists (select from headgate.in_flight f where f.consumer = c.id and f.lane = p_lane and f.worker is distinct from p_worker);
 end $$;

@@ -84,13 +84,15 @@ end $$;
 
 -- redrive(stream, consumer, seqs, filter, max) -> how many dead letters were given back to the consumer, as if never delivered:
 -- these seqs (of <stream>.dead), those whose key passes the filter, or all. What the consumer has still to come to, after a
--- seek, or has again, is not given twice. Locks the cursors; writes parked.
+-- seek, or has again, is not given twice. Locks as hold_in_place, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake, the
+-- dead-letter stream.
 create or replace function headgate.redrive(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
 returns int language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];
 begin
-  perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
-  execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);  -- see tidy_kept
+  perform headgate.need_read_committed('redrive');
+  perform headgate.hold_in_place(c, 'given back');
+  perform headgate.lock_kept(c);
   sources := headgate.take_dead(c, seqs, filter, max, true);
   execute format($q$
     with back as (
@@ -110,31 +112,56 @@ returns int language sql security definer set search_path = pg_catalog, pg_temp 
   select cardinality(headgate.take_dead(headgate.find_consumer(stream, consumer), seqs, filter, max, false))
 $$;
 
--- retry_now(stream, consumer, seqs) -> how many parked messages were made due at once: these, or all.
+-- lock_kept(consumer): keeps compaction of the consumer's stream, and tidy_kept, off until the end of the transaction. Waits for them for at most a
+-- second: 55P03. Locks kept_<stream id> ROW EXCLUSIVE.
+create or replace function headgate.lock_kept(c headgate.consumer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+begin
+  execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);
+exception when lock_not_available or deadlock_detected then
+  perform headgate.fail('55P03', 'a transaction that compacts the stream is open', 'repeat the call once it has ended');
+end $$;
+
+-- retry_now(stream, consumer, seqs) -> how many parked messages were made due at once: these, or all. One that another transaction is
+-- handing out or changing at this moment is passed over. Locks as hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake.
 create or replace function headgate.retry_now(stream text, consumer text, seqs bigint[] default null) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer); n int;
+declare
+  c headgate.consumer := headgate.find_consumer(stream, consumer);
+  n int;
 begin
-  perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
-  with due as (
-    update headgate.parked p set visible_at = clock_timestamp()
-     where p.consumer = c.id and (retry_now.seqs is null or p.seq = any(retry_now.seqs)) and p.visible_at > clock_timestamp() returning p.lane),
+  perform headgate.hold_in_place(c, 'made due');
+  with held as materialized (
+    select p.lane, p.seq from headgate.parked p
+     where p.consumer = c.id and (retry_now.seqs is null or p.seq = any(retry_now.seqs)) and p.visible_at > clock_timestamp()
+       for update skip locked),
+  due as (
+    update headgate.parked p set visible_at = clock_timestamp() from held h
+     where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane),
   notes as (insert into headgate.wake (consumer, lane) select distinct c.id, d.lane from due d where d.lane >= 144115188075855872)
   select count(*) into n from due;
   return n;
 end $$;
 
 -- discard(stream, consumer, seqs) -> how many parked messages this consumer will never get again: these, or all. Those that
--- waited behind them go on.
+-- waited behind them go on. One that another transaction is handing out or changing at this moment is passed over.
+-- Locks as hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake.
 create or replace function headgate.discard(stream text, consumer text, seqs bigint[] default null) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare c headgate.consumer := headgate.find_consumer(stream, consumer); n int;
+declare
+  c headgate.consumer := headgate.find_consumer(stream, consumer);
+  n int;
 begin
-  perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
-  with gone as (
-    delete from headgate.parked p where p.consumer = c.id and (discard.seqs is null or p.seq = any(discard.seqs)) returning p.lane, p.key),
+  perform headgate.hold_in_place(c, 'discarded');
+  with held as materialized (
+    select p.lane, p.seq from headgate.parked p
+     where p.consumer = c.id and (discard.seqs is null or p.seq = any(discard.seqs)) for update skip locked),
+  gone as (
+    delete from headgate.parked p using held h
+     where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane, p.key),
   notes as (
-    insert into headgate.wake (consumer, lane, key) select distinct c.id, g.lane, g.key from gone g where g.key is not null)
+    insert into headgate.wake (consumer, lane, key)
+      select distinct c.id, g.lane, g.key from gone g where g.key is not null or g.lane >= 144115188075855872)
   select count(*) into n from gone;
   return n;
 end $$;

@@ -3,15 +3,15 @@
 -- unread(cursor, seq, xid) -> whether the cursor has still to come to a message of its lane.
 create or replace function headgate.unread(k headgate.cursor, p_seq bigint, p_xid xid8) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select p_seq > k.to_hi or (k.to_tick <> 0 and not pg_visible_in_snapshot(p_xid, k.from_snap) and (
-           not pg_visible_in_snapshot(p_xid, k.to_snap) or (p_seq > k.pos and (p_seq > k.from_lo or k.late is not null))))
+  select p_seq >= k.first_seq and (p_seq > k.to_hi or (k.to_tick <> 0 and not pg_visible_in_snapshot(p_xid, k.from_snap) and (
+           not pg_visible_in_snapshot(p_xid, k.to_snap) or (p_seq > k.pos and (p_seq > k.from_lo or k.late is not null)))))
 $$;
 
 -- read_up_to(stream id, cursor) -> what the cursor has still to come to lies above, as far as ticks tell.
 create or replace function headgate.read_up_to(p_stream int, k headgate.cursor) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select least(k.pos, k.to_lo, lower(k.late) - 1, (
-    select min(lower(t.late)) - 1 from headgate.tick t where t.stream = p_stream and t.id > k.to_base and t.late is not null))
+  select greatest(k.first_seq - 1, least(k.pos, k.to_lo, lower(k.late) - 1, (
+    select min(lower(t.late)) - 1 from headgate.tick t where t.stream = p_stream and t.id > k.to_base and t.late is not null)))
 $$;
 
 -- message_states(stream, seq) -> of one message, its state for each consumer: available, delivered, parked, done, or
@@ -38,7 +38,8 @@ begin
     from headgate.parked p where p.consumer = c.id and p.lane = here and p.seq = p_seq;
   if found then return; end if;
   select 'delivered', coalesce(d.attempts[array_position(d.seqs, p_seq)], 1), d.deadline, d.worker into state, attempt, visible_at, worker
-    from headgate.delivery d where d.consumer = c.id and d.lane = here and p_seq = any(d.seqs) limit 1;
+    from headgate.delivery d where d.consumer = c.id and d.lane = here and p_seq = any(d.seqs)
+     and not exists (select from headgate.departed x where x.consumer = c.id and x.lane = here and x.delivery = d.id and x.seq = p_seq) limit 1;
   if found then return; end if;
   attempt := 0;
   state := case when c.pattern is not null and (p_key is null or p_key !~ c.pattern) then 'skipped'
@@ -161,7 +162,7 @@ begin
       from headgate.cursor k cross join lateral greatest(headgate.read_up_to(%1$s, k), $3) u (start)
      where k.consumer = $1 and (k.next_at is not null or k.lane < 144115188075855872) $q$, c.stream)
     into r using c.id, newest.lo, lower(headgate.log_ranges(c.stream)) - 1;
-  return least(r, (select min(f) from unnest(newest.late_from) f), (select min(s) - 1 from headgate.delivery d, unnest(d.seqs) s where d.consumer = c.id),
+  return least(r, (select min(f) from unnest(newest.late_from) f), (select min(f.seq) - 1 from headgate.in_flight f where f.consumer = c.id),
                   (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
 
@@ -218,7 +219,7 @@ begin
            and (($1).pattern is null or m.key ~ ($1).pattern) order by m.lane, m.seq limit 1) m where k.consumer = ($1).id
       union all
       select m.created_at from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m where m.seq = least(
-        (select min(s) from headgate.delivery d, unnest(d.seqs) s where d.consumer = ($1).id),
+        (select min(f.seq) from headgate.in_flight f where f.consumer = ($1).id),
         (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$, c.stream) into r using c;
   return r;
 end $$;

@@ -24,7 +24,7 @@ select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else '
           from headgate.push p where p.consumer = c.id) as push
   from headgate.consumer c join headgate.stream s on s.id = c.stream
  cross join lateral headgate.unread_count(c) u
- cross join lateral (select coalesce(sum(cardinality(d.seqs)), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
+ cross join lateral (select coalesce(sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
                        from headgate.delivery d where d.consumer = c.id) d
  cross join lateral (select count(*) as parked, headgate.dead_count(c) as dead from headgate.parked p where p.consumer = c.id) p
  cross join lateral (select sum(k.delivered)::bigint as delivered,
@@ -42,13 +42,19 @@ select s.name as stream, c.name as consumer, coalesce(k.name, h.name) as channel
   join (select consumer, lane from headgate.cursor where lane >= 144115188075855872 union select consumer, lane from headgate.channel) n on n.consumer = c.id
   left join headgate.cursor k on k.consumer = n.consumer and k.lane = n.lane
   left join headgate.channel h on h.consumer = n.consumer and h.lane = n.lane
- cross join lateral (select sum(cardinality(d.seqs))::bigint as in_flight from headgate.delivery d where d.consumer = c.id and d.lane = n.lane) d
+ cross join lateral (select sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)))::bigint as in_flight
+                       from headgate.delivery d where d.consumer = c.id and d.lane = n.lane) d
  cross join lateral (select count(*) as parked from headgate.parked p where p.consumer = c.id and p.lane = n.lane) p;
 
 create view headgate.deliveries as
 -- A batch in flight: its messages, deadline and worker.
-select s.name as stream, c.name as consumer, d.lane, d.id, d.seqs, d.attempts, d.delivered_at, d.deadline, d.worker
-  from headgate.delivery d join headgate.consumer c on c.id = d.consumer join headgate.stream s on s.id = c.stream;
+select s.name as stream, c.name as consumer, d.lane, d.id, f.seqs, case when d.attempts is not null then f.attempts end as attempts,
+       d.delivered_at, d.deadline, d.worker
+  from headgate.delivery d join headgate.consumer c on c.id = d.consumer join headgate.stream s on s.id = c.stream
+ cross join lateral (
+   select array_agg(f.seq order by f.ord) as seqs, array_agg(f.attempt order by f.ord) as attempts from headgate.in_flight f
+    where f.consumer = d.consumer and f.lane = d.lane and f.delivery = d.id) f
+ where f.seqs is not null;
 
 create view headgate.parked_messages as
 -- A message that waits outside the log's order: delayed, failed, or behind one of its key (then it is visible at no time that is known).
@@ -68,7 +74,8 @@ create view headgate.workers as
 select s.name as stream, c.name as consumer, w.name,
        array(select l.slot from headgate.lease l where l.consumer = c.id and l.worker = w.name and l.slot >= 0 order by l.slot) as lanes,
        w.joined_at, w.seen_at, w.until,
-       (select coalesce(sum(cardinality(d.seqs)), 0)::bigint from headgate.delivery d where d.consumer = c.id and d.worker = w.name) as in_flight
+       (select coalesce(sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))), 0)::bigint
+          from headgate.delivery d where d.consumer = c.id and d.worker = w.name) as in_flight
   from headgate.worker w join headgate.consumer c on c.id = w.consumer join headgate.stream s on s.id = c.stream;
 
 create view headgate.archives as

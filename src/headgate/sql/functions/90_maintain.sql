@@ -3,17 +3,11 @@
 -- maintain() -> what was done, one row a task. Locks what it works on with SKIP LOCKED; never waits.
 create or replace function headgate.maintain() returns table (task text, subject text, done bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; c headgate.consumer; t headgate.tick; n bigint; open boolean := headgate.is_open(); freed boolean;
+declare s headgate.stream; c headgate.consumer; n bigint; open boolean := headgate.is_open(); freed boolean;
 begin
-  -- ticks first: they must be made before this transaction has an id, so one stream's a call; the others wait their turn
-  if not open then
-    select x.* into s from headgate.stream x
-      cross join lateral (select at from headgate.tick k where k.stream = x.id order by k.id desc limit 1) last order by last.at limit 1;
-    if found then
-      t := headgate.make_tick(s.id, false);
-      return query select 'tick', s.name, t.id;
-    end if;
-  end if;
+  perform headgate.need_read_committed('maintain');
+  -- ticks first: they must be made before this transaction has an id
+  if not open then return query select 'tick', m.stream, m.tick from headgate.make_ticks(500) m; end if;
   return query select * from headgate.prepare_storage();
   for s in select * from headgate.stream order by id for no key update skip locked loop
     n := headgate.thin_ticks(s.id);
@@ -35,6 +29,9 @@ begin
   for c in select * from headgate.consumer order by id loop
     n := headgate.sweep(c, clock_timestamp());
     if n > 0 then return query select 'sweep', c.name, n; end if;
+    n := headgate.forget_departed(c);
+    if n > 0 then return query select 'forget departed', c.name, n; end if;
+    if not open and headgate.move_gatherer(c) then return query select 'gather', c.name, 1::bigint; end if;
     n := headgate.forget_lanes(c);
     if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
     if c.leased and not open then
@@ -111,7 +108,7 @@ create or replace function headgate.rewrite_small() returns table (name text, pa
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t text; rel regclass; rows text; live bigint; was text := current_setting('lock_timeout');
 begin
-  foreach t in array array['cursor', 'delivery', 'wake', 'parked', 'worker', 'lease'] loop
+  foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'parked', 'worker', 'lease'] loop
     rel := format('headgate.%I', t)::regclass;
     pages := pg_relation_size(rel) / 8192;
     -- the statistics are near enough to see that there is nothing to gain, without stopping anybody to count

@@ -88,7 +88,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   with t as (
     select r.name, format('headgate.%I', r.name)::regclass as rel, pg_stat_get_live_tuples(format('headgate.%I', r.name)::regclass) as live,
            pg_stat_get_dead_tuples(format('headgate.%I', r.name)::regclass) as dead
-      from unnest(array['cursor', 'delivery', 'parked', 'wake', 'worker', 'lease', 'tick', 'message_id', 'stream', 'consumer']) r (name))
+      from unnest(array['cursor', 'delivery', 'departed', 'parked', 'wake', 'worker', 'lease', 'tick', 'message_id', 'stream', 'consumer']) r (name))
   select 'warning', 'table headgate.' || t.name,
          format('Table headgate.%s has %s dead rows beside %s live ones and takes %s.', t.name, t.dead, t.live, pg_size_pretty(pg_table_size(t.rel))),
          'Run maintenance (`headgate up`, a worker, or hg.maintenance()); where old transactions are listed here, end them first; then vacuum ' || t.rel || ';'
@@ -216,7 +216,7 @@ begin
       into g from headgate.segment e where e.stream = s.id and e.state <> 'dropped' and (e.state = 'closed' or e.end_seq <= headgate.last_seq(s.id));
     continue when g.segments = 0;
     select c.name, c.paused, x.floor, (select min(p.seq) from headgate.parked p where p.consumer = c.id) as parked,
-           (select min(q) from headgate.delivery d, unnest(d.seqs) q where d.consumer = c.id) as flying into f
+           (select min(f.seq) from headgate.in_flight f where f.consumer = c.id) as flying into f
       from headgate.consumer c cross join lateral (select headgate.floor_of(c) as floor
              where (select count(*) from (select from headgate.cursor k where k.consumer = c.id limit 20001) k) <= 20000) x
      where c.stream = s.id order by x.floor limit 1;
