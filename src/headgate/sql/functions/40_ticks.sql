@@ -41,12 +41,12 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
       or headgate.has_fixed_snapshot()
 $$;
 
--- need_read_committed(function): HG015 where the snapshot is fixed, for functions that must see what others have committed.
+-- need_read_committed(function): HG016 where the snapshot is fixed, for functions that must see what others have committed.
 create or replace function headgate.need_read_committed(p_function text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   if headgate.has_fixed_snapshot() then
-    perform headgate.fail('HG015',
+    perform headgate.fail('HG016',
       format('headgate.%s() cannot work in a transaction at %s: it has to see what others have committed since it began',
              p_function, upper(current_setting('transaction_isolation'))),
       'call it in a transaction of its own that starts with: begin isolation level read committed');

@@ -63,18 +63,25 @@ begin
   end if;
 end $$;
 
+-- any_lane() -> a number among those of named lanes, by chance: who takes some of many begins there, lest the first ones hide the others.
+create or replace function headgate.any_lane() returns bigint
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 288230376151711744 + floor(random() * 288230376151711744)::bigint
+$$;
+
 -- take_wakes(consumer, now, n): makes up to n of the lanes due that notes were left for, from one chosen by chance on. Notes of lanes whose cursor somebody holds stay, and
 -- so do those about keys, which the claim of the lane takes up. Locks cursors, notes (SKIP LOCKED), the gatherer FOR KEY SHARE (SKIP LOCKED);
 -- writes cursor, wake.
 create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz, n int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare noted bigint[]; held bigint[]; strange bigint[]; places tid[]; g headgate.cursor;
+declare start bigint := headgate.any_lane(); noted bigint[]; held bigint[]; strange bigint[]; places tid[]; g headgate.cursor;
 begin
-  noted := array(
-    select w.lane from headgate.wake w
-     where w.consumer = c.id and w.lane >= 288230376151711744 * (random() * 2.5 - 0.5) order by w.lane limit n);
-  if noted = '{}' then noted := array(select w.lane from headgate.wake w where w.consumer = c.id order by w.lane limit n); end if;
+  noted := array(select w.lane from headgate.wake w where w.consumer = c.id and w.lane >= start order by w.lane limit n);
+  if cardinality(noted) < n then
+    noted := noted || array(
+      select w.lane from headgate.wake w where w.consumer = c.id and w.lane < start order by w.lane limit n - cardinality(noted));
+  end if;
   if noted = '{}' then return; end if;
   noted := array(select distinct u from unnest(noted) u);
   select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(noted) u (lane) cross join lateral (
@@ -135,19 +142,24 @@ create or replace function headgate.take_discovered(c headgate.consumer, p_now t
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
+  start bigint := headgate.any_lane();
   mine bigint[];
   g headgate.cursor;
   s record;
 begin
   mine := array(
     select x.lane from headgate.discovered x
-     where x.consumer = c.id and x.lane >= 288230376151711744 * (random() * 2.5 - 0.5) order by x.lane limit n);
-  if mine = '{}' then mine := array(select x.lane from headgate.discovered x where x.consumer = c.id order by x.lane limit n); end if;
+     where x.consumer = c.id and x.lane >= start and pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int) order by x.lane limit n);
+  if cardinality(mine) < n then
+    mine := mine || array(
+      select x.lane from headgate.discovered x
+       where x.consumer = c.id and x.lane < start and pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int)
+       order by x.lane limit n - cardinality(mine));
+  end if;
   if mine = '{}' then return; end if;
+  mine := array(select distinct u from unnest(mine) u);
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
   if not found then return; end if;  -- the consumer is being moved
-  mine := array(
-    select x.lane from (select distinct u from unnest(mine) u) x (lane) where pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int));
   insert into headgate.wake (consumer, lane)
     select c.id, u from unnest(mine) u where exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u);
   -- the first word of a lane counts: what came later it reads after that
@@ -220,25 +232,26 @@ begin
        where m.seq <= g.from_lo and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
          and (c.pattern is null or m.key ~ c.pattern) group by m.lane) x;
   else
-    last := g.pos;
-    loop
+    -- few of a long span: by chance, from lane to lane
+    if few is not null and g.to_hi - g.pos > 10000 then
+      select array_agg(x.lane), array_agg(x.name) into lanes, names
+        from headgate.lanes_ahead_{stream}(g, g.pos, headgate.any_lane(), least(few * 4 + 50, 500)) x
+       where not exists (
+         select from headgate.cursor k where k.consumer = c.id and k.lane = x.lane and (k.next_at is not null or k.to_tick = g.to_tick));
+    end if;
+    if lanes is null then
       select array_agg(x.lane) filter (where x.fits), array_agg(x.name) filter (where x.fits), coalesce(sum(x.n), 0), max(x.last)
         into lanes, names, n, last from (
         select y.lane, min(y.name) as name, bool_or(y.fits) as fits, count(*) as n, max(y.seq) as last from (
           select m.lane, {name} as name, m.seq, c.pattern is null or coalesce(m.key ~ c.pattern, false) as fits
             from headgate.message_{stream} m
-           where m.seq > last and m.seq <= g.to_hi
+           where m.seq > g.pos and m.seq <= g.to_hi
              and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
            order by m.seq limit 100000) y group by y.lane) x;
-      exit when few is null or n < 100000;
-      -- few of them are enough; but all that were met may be known and done
-      exit when clock_timestamp() > p_now + interval '1 second' or exists (
-        select from unnest(lanes) u (lane) where not exists (
-          select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_tick = g.to_tick)));
-    end loop;
+    end if;
     if n >= 100000 and few is null then
       select lanes || array_agg(x.lane), names || array_agg(x.name) into lanes, names
-        from headgate.lanes_ahead_{stream}(g, last, 2000) x where x.lane <> all(coalesce(lanes, '{}'));
+        from headgate.lanes_ahead_{stream}(g, last, 0, 2000) x where x.lane <> all(coalesce(lanes, '{}'));
     end if;
   end if;
   if few is not null then
@@ -304,23 +317,30 @@ end $$;
 $source$
 $template$;
 
--- lanes_ahead_template() -> the source of lanes_ahead_<stream id>(gatherer, after, n) -> lanes, with their names, that have messages of the
--- gatherer's span above a seq: of the first n lanes of the log, found by going from lane to lane in the index.
+-- lanes_ahead_template() -> the source of lanes_ahead_<stream id>(gatherer, after, start, n) -> lanes, with their names, that have messages of the
+-- gatherer's span above a seq: of n lanes of the log from `start` on, found by going from lane to lane in the index.
 create or replace function headgate.lanes_ahead_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.lanes_ahead_{stream}(g headgate.cursor, p_after bigint, n int) returns table (lane bigint, name text)
+create function headgate.lanes_ahead_{stream}(g headgate.cursor, p_after bigint, p_start bigint, n int) returns table (lane bigint, name text)
 language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   first bigint;  -- of the segment that is looked at: those before need not be opened
-  at bigint := -1;
+  at bigint := p_start - 1;
+  has_turned boolean := p_start <= 0;
 begin
   select max(s.first_seq) into first from headgate.segment s where s.stream = {stream} and s.first_seq <= p_after + 1;
   for i in 1 .. n loop
     select m.lane, {name} into at, lanes_ahead_{stream}.name from headgate.message_{stream} m
      where m.lane > at and m.seq >= first and m.seq <= g.to_hi order by m.lane, m.seq limit 1;
-    exit when not found;
+    if not found then
+      exit when has_turned;
+      has_turned := true;
+      at := -1;
+      continue;
+    end if;
+    exit when has_turned and p_start > 0 and at >= p_start;
     lane := at;
     if exists (select from headgate.message_{stream} m
                 where (m.lane, m.seq) > (at, p_after) and (m.lane, m.seq) <= (at, g.to_hi) and m.seq > p_after and m.seq <= g.to_hi

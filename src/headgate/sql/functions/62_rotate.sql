@@ -11,7 +11,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true;
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; g_turn timestamptz; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true;
   -- the caller says, and it is not seen to be wrong, that this statement is a transaction of its own
   is_alone boolean := not coalesce(open, true) and pg_current_xact_id_if_assigned() is null and not headgate.has_fixed_snapshot();
 {opening}
@@ -58,15 +58,16 @@ declare
     public := newest;
     if newest.id <> newest.base then public := headgate.newest_tick({stream}); end if;
     loop  -- of a large backlog all lanes are to be known before one of them is served
-      select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick into behind, g_pos, g_tick from headgate.cursor k
+      select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick, k.turn into behind, g_pos, g_tick, g_turn from headgate.cursor k
        where k.consumer = c.id and k.lane = -1;
       exit when open or not behind;
       perform headgate.gather_{stream}(c, public, t0, null, case when not is_alone then least(want, 1000) end);
       exit when clock_timestamp() > t0 + interval '300 milliseconds'
         or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and k.pos = g_pos and k.to_tick = g_tick);
     end loop;
-    -- (tries: what is due, or the gatherer, has been held by others for milliseconds, and may be for long)
-    if tries >= 4 or (not busy and (open or public.id <> newest.id)) then
+    -- (tries: what is due, or the gatherer, has been held by others for milliseconds, and may be for long. Nor must what is due, while
+    -- nobody moves the gatherer, hide the lanes that are not known yet.)
+    if tries >= 4 or (behind and is_first and g_turn < t0 - interval '50 milliseconds') or (not busy and (open or public.id <> newest.id)) then
       perform headgate.gather_{stream}(c, newest, t0, want);
     end if;
     t1 := clock_timestamp();

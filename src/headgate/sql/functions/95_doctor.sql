@@ -216,7 +216,7 @@ begin
       into g from headgate.segment e where e.stream = s.id and e.state <> 'dropped' and (e.state = 'closed' or e.end_seq <= headgate.last_seq(s.id));
     continue when g.segments = 0;
     select c.name, c.paused, x.floor, (select min(p.seq) from headgate.parked p where p.consumer = c.id) as parked,
-           (select min(f.seq) from headgate.in_flight f where f.consumer = c.id) as flying into f
+           (select min(x.seq) from headgate.in_flight x where x.consumer = c.id) as flying into f
       from headgate.consumer c cross join lateral (select headgate.floor_of(c) as floor
              where (select count(*) from (select from headgate.cursor k where k.consumer = c.id limit 20001) k) <= 20000) x
      where c.stream = s.id order by x.floor limit 1;
