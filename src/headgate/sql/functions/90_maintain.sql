@@ -16,7 +16,7 @@ begin
   end if;
   return query select * from headgate.prepare_storage();
   for s in select * from headgate.stream order by id for no key update skip locked loop
-    n := headgate.thin_ticks(s.id);
+    n := headgate.thin_ticks(s.id, 20000);
     if n > 0 then return query select 'thin ticks', s.name, n; end if;
     with old as (
       select m.ctid from headgate.message_id m where m.stream = s.id and m.at < clock_timestamp() - s.dedup_window order by m.at limit 10000 for update skip locked)
