@@ -201,10 +201,10 @@ def test_a_receive_that_waited_while_its_tick_was_thinned_out(
 
 class TestSpeed:
     def pile_up(self, db: Db, n: int, seconds: int) -> None:
-        """n ticks, in so many seconds of long ago, of which the planner knows nothing."""
+        """n ticks, in so many seconds of long ago, of which the planner knows nothing: it thinks that there is one."""
+        db.execute("analyze headgate.tick")
         send(db, "s", "a")
         tick(db, "s")
-        db.execute("analyze headgate.tick")
         db.execute("alter table headgate.tick set (autovacuum_enabled = off)")
         db.execute(
             """insert into headgate.tick (stream, id, base, lo, hi0, hi, at, bound, snap, late)
