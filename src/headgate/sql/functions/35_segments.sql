@@ -69,13 +69,13 @@ declare
   size bigint;
   part text;
   tables bigint := headgate.segment_tables(p_stream);
+  least_size bigint := (p_seq - (headgate.last_segment(p_stream)).end_seq) / 64;
 begin
   select * into s from headgate.stream where id = p_stream;
   loop
     select * into last from headgate.last_segment(p_stream);
     exit when last.end_seq > p_seq;
-    size := greatest(least(s.segment_rows * headgate.segment_growth(tables), 1000000000), s.segment_rows,
-                     (p_seq - last.end_seq) / 64);
+    size := greatest(least(s.segment_rows * headgate.segment_growth(tables), 1000000000), s.segment_rows, least_size);
     part := format('message_%s_%s', p_stream, last.id + 1);
     execute format('create table headgate.%I (like headgate.message_%s including defaults, '
                    'constraint in_range check (seq >= %s and seq < %s)) with (autovacuum_vacuum_insert_scale_factor = 0.2)',
