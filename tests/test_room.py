@@ -1,10 +1,11 @@
-"""Room in the log: whoever draws a seq has a segment for it, however many send at once, and nobody waits without end."""
+"""Room in the log: each seq that is drawn has a segment, however many send at once, and nobody waits without end."""
 
 from __future__ import annotations
 
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -85,7 +86,7 @@ def test_a_fixed_snapshot_from_before_the_segments(db: Db, database_url: str, le
         old.commit()
     assert column(db, "select seq from headgate.message_1 where length(data) = 1 and data <> 'x' order by seq") == seqs
     ends = db.execute("select first_seq, end_seq from headgate.segment order by id").fetchall()
-    assert all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False)), "without gaps"
+    assert all(a[1] == b[0] for a, b in pairwise(ends)), "without gaps"
 
 
 class TestOpenTransactions:

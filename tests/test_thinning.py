@@ -1,4 +1,4 @@
-"""Ticks are thinned out while readers and transactions stand on them: nobody misses or repeats a message, and it is quick."""
+"""Ticks are thinned out while readers stand on them: nobody misses or repeats a message, and it is quick."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class TestMarks:
 
     @pytest.mark.parametrize("seed", range(4))
     def test_random_histories(self, db: Db, database_url: str, seed: int) -> None:
-        """Readers with fixed ends and parts beside late transactions, ticks that grow old, and thinning. Each reader gets
-        what committed, once, and a pair of marks always gives the same."""
+        """Readers with fixed ends and parts beside late transactions, ticks that grow old, and thinning. Each reader
+        gets what committed, once, and a pair of marks always gives the same."""
         call(db, "create_stream", "s", lanes=2)
         rng = random.Random(seed)
         sent: list[int] = []
@@ -209,9 +209,11 @@ class TestSpeed:
         db.execute(
             """insert into headgate.tick (stream, id, base, lo, hi0, hi, at, bound, snap, late)
                select 1, t.id, t.id, 0, 0, 0,
-                      date_trunc('second', clock_timestamp()) - interval '10 minutes' + interval '1 second' * (i * %s / %s),
+                      date_trunc('second', clock_timestamp()) - interval '10 minutes'
+                        + interval '1 second' * (i * %s / %s),
                       '4', pg_current_snapshot(), case when i %% 100 = 0 then int8multirange(int8range(i, i + 1)) end
-                 from generate_series(1, %s) i cross join lateral (select nextval('headgate.tick_id') as id where i > 0) t""",
+                 from generate_series(1, %s) i
+                cross join lateral (select nextval('headgate.tick_id') as id where i > 0) t""",
             [seconds, n, n],
         )
         db.execute("update headgate.tick set at = at - interval '1 hour' where bound <> '4'")
@@ -230,9 +232,9 @@ class TestSpeed:
         assert calls >= 40_000 / 2000, "each looks at so many at most: a receive may have to wait for it"
         assert 40_000 - 100 < gone < 40_000
         late = value(db, "select range_agg(late) from headgate.tick")
-        assert late == value(
-            db, "select range_agg(int8range(i, i + 1)) from generate_series(100, 40000, 100) i"
-        ), "nothing that late transactions left is forgotten"
+        assert late == value(db, "select range_agg(int8range(i, i + 1)) from generate_series(100, 40000, 100) i"), (
+            "nothing that late transactions left is forgotten"
+        )
 
     def test_one_call_is_quick(self, db: Db) -> None:
         call(db, "create_stream", "s")
@@ -251,7 +253,9 @@ class TestSpeed:
         """A year has half a million minutes, of each of which one is kept."""
         call(db, "create_stream", "s")
         self.pile_up(db, 5000, 5000)
-        db.execute("update headgate.tick set at = at - interval '1 day' where at < clock_timestamp() - interval '1 minute'")
+        db.execute(
+            "update headgate.tick set at = at - interval '1 day' where at < clock_timestamp() - interval '1 minute'"
+        )
         while thin(db):
             pass
         left = value(db, "select count(*) from headgate.tick")
@@ -291,5 +295,3 @@ def test_a_fixed_snapshot_thins_nothing(db: Db, database_url: str) -> None:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         assert thin(other) == 0
     assert thin(db) > 0
-
-
