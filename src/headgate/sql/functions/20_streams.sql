@@ -147,10 +147,12 @@ begin
    where t.id = s.id;
 end $$;
 
--- drop_stream(name): removes a stream, its consumers, its messages and its dead letters. Of more than 100 segments the rest is dropped
--- by maintenance, in steps, because a transaction can hold only so many locks; the stream is gone at once. Needs its tables and its sequence for itself, and
--- calls under way lock these in any order: it tries to get them all at once, again and again, for up to 10 seconds, so that it
--- neither ends in a deadlock nor holds anybody up for long. DDL, ACCESS EXCLUSIVE.
+-- drop_stream(name): removes a stream, its consumers, its messages and its dead letters. Of more
+-- than 100 segments the rest is dropped by maintenance, in steps, because a transaction can hold
+-- only so many locks; the stream is gone at once. Needs its tables and its sequence for itself, and
+-- calls under way lock these in any order: it tries to get them all at once, again and again, for
+-- up to 10 seconds, so that it neither ends in a deadlock nor holds anybody up for long. DDL,
+-- ACCESS EXCLUSIVE.
 create or replace function headgate.drop_stream(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -173,17 +175,20 @@ begin
   end loop;
 end $$;
 
--- outwait_vacuum(stream id): an autovacuum at work on the stream's messages or dead letters gives way to who waits for its lock as
--- long as deadlock_timeout says. What is locked for that is in nobody else's way. SHARE UPDATE EXCLUSIVE.
+-- outwait_vacuum(stream id): an autovacuum at work on the stream's messages or dead letters gives
+-- way to who waits for its lock as long as deadlock_timeout says. What is locked for that is in
+-- nobody else's way. SHARE UPDATE EXCLUSIVE.
 create or replace function headgate.outwait_vacuum(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t regclass; held oid[];
 begin
   perform set_config('lock_timeout', extract(epoch from current_setting('deadlock_timeout')::interval) + 0.2 || 's', true);
   held := array(select l.relation from pg_locks l
-                 where l.mode = 'ShareUpdateExclusiveLock' and l.granted and l.locktype = 'relation' and l.pid <> pg_backend_pid());
+                 where l.mode = 'ShareUpdateExclusiveLock' and l.granted and l.locktype = 'relation'
+                   and l.pid <> pg_backend_pid());
   for t in select p.relid from headgate.stream s cross join lateral pg_partition_tree(format('headgate.message_%s', s.id)::regclass) p
-            where (s.id = p_stream or s.dead_of = p_stream) and p.isleaf and p.relid = any(held) loop
+            where (s.id = p_stream or s.dead_of = p_stream)
+              and p.isleaf and p.relid = any(held) loop
     execute format('lock table only %s in share update exclusive mode', t);
   end loop;
 end $$;
@@ -203,7 +208,8 @@ begin
     execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
     execute format('drop sequence headgate.seq_%s', s.id);
   else
-    execute format('lock table only headgate.message_%s in access exclusive mode', s.id);  -- nobody is using it
+    -- nobody is using it from here on
+    execute format('lock table only headgate.message_%s in access exclusive mode', s.id);
     execute format('drop table headgate.kept_%s', s.id);
     insert into headgate.dropped_stream (stream, name) values (s.id, s.name);
     perform headgate.drop_tables_of(s.id, 100);
@@ -214,14 +220,15 @@ begin
   delete from headgate.stream where id = s.id;
 end $$;
 
--- drop_tables_of(stream id, most) -> how many tables of a stream that was dropped are gone now: segments, and in the end the log and its
--- sequence. Those that autovacuum is at work on stay for later. The caller holds the parent ACCESS EXCLUSIVE. Writes
--- dropped_stream; DDL.
+-- drop_tables_of(stream id, most) -> how many tables of a stream that was dropped are gone now:
+-- segments, and in the end the log and its sequence. Those that autovacuum is at work on stay for
+-- later. The caller holds the parent ACCESS EXCLUSIVE. Writes dropped_stream; DDL.
 create or replace function headgate.drop_tables_of(p_stream int, p_most int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t regclass; n int := 0; log regclass := format('headgate.message_%s', p_stream)::regclass;
 begin
-  for t in select i.inhrelid::regclass from pg_inherits i where i.inhparent = log order by i.inhrelid limit p_most loop
+  for t in select i.inhrelid::regclass from pg_inherits i
+            where i.inhparent = log order by i.inhrelid limit p_most loop
     begin
       execute format('lock table %s in access exclusive mode nowait', t);
       execute format('drop table %s', t);
@@ -239,8 +246,9 @@ begin
   return n;
 end $$;
 
--- drop_remains() -> of one stream that was dropped in steps, its name and how many of its tables are gone now, at most 50 a call. Waits
--- for nobody longer than a moment; to be called last in a transaction. Locks them ACCESS EXCLUSIVE; writes dropped_stream; DDL.
+-- drop_remains() -> of one stream that was dropped in steps, its name and how many of its tables
+-- are gone now, at most 50 a call. Waits for nobody longer than a moment; to be called last in a
+-- transaction. Locks them ACCESS EXCLUSIVE; writes dropped_stream; DDL.
 create or replace function headgate.drop_remains() returns table (name text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare d headgate.dropped_stream; was text := current_setting('lock_timeout');

@@ -31,8 +31,9 @@ begin
   delete from headgate.staging g where g.name = p_name;
 end $$;
 
--- make_room(stream, n): room for n messages that are to be sent in one transaction; to be called in one of its own before, because others
--- wait for room that is made in a long one. 55P03 when another transaction is making some for more than a second. Writes segment; DDL.
+-- make_room(stream, n): room for n messages that are to be sent in one transaction; to be called in
+-- one of its own before, because others wait for room that is made in a long one. 55P03 when
+-- another transaction is making some for more than a second. Writes segment; DDL.
 create or replace function headgate.make_room(stream text, n bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
@@ -79,7 +80,8 @@ begin
       where w.batch < excluded.batch;
   if found then
     if s.max_storage is not null then perform headgate.check_room(s); end if;
-    perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + (select coalesce(sum(c), 0)::bigint from unnest(counts) c));
+    perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + coalesce(sum(c), 0)::bigint)
+       from unnest(counts) c;
     -- a late transaction is told from one that never published by its lock on this table: take it before drawing a seq
     execute format('lock table headgate.message_%s in row exclusive mode', s.id);
     x := pg_current_xact_id();
@@ -109,16 +111,19 @@ begin
   return total;
 end $$;
 
--- move_staged(stream, xid, name, n): moves what was staged, n messages, into the log. Others may draw seqs meanwhile, so that it turns out at
--- the end only whether there was room for all: if not, that is made, and they are moved again, with other seqs.
--- Waits up to a second for room that another transaction makes (55P03). Writes segment; DDL.
-create or replace function headgate.move_staged(s headgate.stream, x xid8, p_name text, n bigint) returns void
+-- move_staged(stream, xid, name, n): moves what was staged, n messages, into the log. Others may
+-- draw seqs meanwhile, so that it turns out at the end only whether there was room for all: if not,
+-- that is made, and they are moved again, with other seqs. Waits up to a second for room that
+-- another transaction makes (55P03). Writes segment; DDL.
+create or replace function headgate.move_staged(s headgate.stream, x xid8, p_name text, n bigint)
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare broken text;
 begin
   for i in 1 .. 20 loop
     begin
-      execute format('select headgate.move_%s($1, $2, $3, $4)', s.id) using x, s.base, s.lanes, p_name;
+      execute format('select headgate.move_%s($1, $2, $3, $4)', s.id)
+        using x, s.base, s.lanes, p_name;
       return;
     exception when check_violation then  -- no segment for one of them has no name; a constraint has
       get stacked diagnostics broken = constraint_name;
@@ -126,7 +131,9 @@ begin
     end;
     perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + n);
   end loop;
-  perform headgate.fail('55P03', format('others send so much to stream "%s" that there is no room for %s messages at once', s.name, n), 'repeat the call');
+  perform headgate.fail('55P03',
+    format('others send so much to stream "%s" that there is no room for %s messages', s.name, n),
+    'repeat the call');
 end $$;
 
 -- send_upserts(stream, name): sends what was staged into a stream that keeps one message a key, through send_batch.

@@ -47,7 +47,8 @@ declare
   end if;
   if c.leased then mine := headgate.leased_slots(c, p_worker, t0); end if;
   if newest.id is null then  -- by now it may have been thinned out: then the one behind it
-    select t.* into newest from headgate.tick t where t.stream = {stream} and t.base = t.id and t.id >= tick_id order by t.id limit 1;
+    select t.* into newest from headgate.tick t
+     where t.stream = {stream} and t.base = t.id and t.id >= tick_id order by t.id limit 1;
   end if;
   select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
   loop

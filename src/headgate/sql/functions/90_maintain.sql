@@ -78,9 +78,10 @@ begin
   end loop;
 end $$;
 
--- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their empty tables dropped, these first when
--- there are many; or tables of a stream that was dropped. The other streams have their turn in later calls. Locks such tables ACCESS EXCLUSIVE until the end of the transaction: to be called
--- last. Writes segment, stream, parked, loss.
+-- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their
+-- empty tables dropped, these first when there are many; or tables of a stream that was dropped.
+-- The other streams have their turn in later calls. Locks such tables ACCESS EXCLUSIVE until the
+-- end of the transaction: to be called last. Writes segment, stream, parked, loss.
 create or replace function headgate.free_storage() returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream; n bigint; compacted bigint;
@@ -89,7 +90,8 @@ begin
   if found then return; end if;
   for s in select x.* from (select y.id from headgate.stream y order by random()) r join headgate.stream x using (id) for key share of x skip locked loop
     compacted := 0;
-    if (select count(*) from headgate.segment g where g.stream = s.id and g.state = 'dropped') >= 16 then
+    if (select count(*) from headgate.segment g
+         where g.stream = s.id and g.state = 'dropped') >= 16 then
       n := headgate.drop_emptied(s.id);
       if n > 0 then return query select 'drop segments', s.name, n; end if;
       exit when n > 0;

@@ -6,7 +6,8 @@ alter table headgate.stream
 create index tick_private on headgate.tick (stream, id) where base <> id;
 drop function if exists headgate.thin_ticks(int);
 
--- Streams that are gone for everybody, and whose tables maintenance has still to drop: see functions/20_streams.sql.
+-- Streams that are gone for everybody, and whose tables maintenance has still to drop: see
+-- functions/20_streams.sql.
 create table headgate.dropped_stream (
   stream int primary key,
   name text not null,
