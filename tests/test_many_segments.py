@@ -14,7 +14,7 @@ from storage import create, maintain
 
 from headgate import schema
 
-TABLES = "select count(*) from pg_class where relname ~ '^(message|kept|seq)_%s(_[0-9]+)?$' and relkind <> 'i'"
+TABLES = "select count(*) from pg_class where relname ~ '^(message|dropped|kept|seq)_%s(_[0-9]+)?$' and relkind <> 'i'"
 
 
 def tables(db: Db, stream: int) -> int:
@@ -25,6 +25,7 @@ def add_segments(db: Db, stream: int, n: int) -> None:
     """As they were made before there was a limit, some in a transaction."""
     while n > 0:
         with db.transaction():
+            db.execute(f"lock table only headgate.message_{stream} in share update exclusive mode")
             last, end = db.execute(
                 "select max(id), max(end_seq) from headgate.segment where stream = %s", [stream]
             ).fetchone() or (0, 0)
@@ -178,7 +179,7 @@ class TestDropping:
         add_segments(db, stream, 200)
         call(db, "drop_stream", "s")
         with psycopg.connect(database_url) as reader:
-            reader.execute(f"select count(*) from headgate.message_{stream}")
+            reader.execute(f"select count(*) from headgate.dropped_{stream}")
             left = tables(db, stream)
             maintain(db)
             assert tables(db, stream) == left

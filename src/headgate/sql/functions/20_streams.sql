@@ -208,8 +208,9 @@ begin
     execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
     execute format('drop sequence headgate.seq_%s', s.id);
   else
-    -- nobody is using it from here on
+    -- nobody is using it from here on; who waits to do so has to find that it is gone
     execute format('lock table only headgate.message_%s in access exclusive mode', s.id);
+    execute format('alter table headgate.message_%1$s rename to dropped_%1$s', s.id);
     execute format('drop table headgate.kept_%s', s.id);
     insert into headgate.dropped_stream (stream, name) values (s.id, s.name);
     perform headgate.drop_tables_of(s.id, 100);
@@ -225,7 +226,7 @@ end $$;
 -- later. The caller holds the parent ACCESS EXCLUSIVE. Writes dropped_stream; DDL.
 create or replace function headgate.drop_tables_of(p_stream int, p_most int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t regclass; n int := 0; log regclass := format('headgate.message_%s', p_stream)::regclass;
+declare t regclass; n int := 0; log regclass := format('headgate.dropped_%s', p_stream)::regclass;
 begin
   for t in select i.inhrelid::regclass from pg_inherits i
             where i.inhparent = log order by i.inhrelid limit p_most loop
@@ -257,7 +258,7 @@ begin
   if not found then return; end if;
   begin
     perform set_config('lock_timeout', '20ms', true);
-    execute format('lock table only headgate.message_%s in access exclusive mode', d.stream);
+    execute format('lock table only headgate.dropped_%s in access exclusive mode', d.stream);
     drop_remains.name := d.name;
     done := headgate.drop_tables_of(d.stream, 50);
     perform set_config('lock_timeout', was, true);

@@ -262,7 +262,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
          format('Stream "%s" was dropped %s ago; %s of its tables are still there.',
                 d.name, date_trunc('second', clock_timestamp() - d.at),
                 (select count(*) from pg_inherits i
-                  where i.inhparent = to_regclass('headgate.message_' || d.stream))),
+                  where i.inhparent = to_regclass('headgate.dropped_' || d.stream))),
          'Maintenance drops them, some at a time: `headgate up`, a worker, or hg.maintenance().'
     from headgate.dropped_stream d
 $$;
