@@ -9,13 +9,15 @@ import psycopg
 import pytest
 from calls import Db, call, column, send, value
 from conftest import NewCluster, wait_until
+from test_many_segments import add_segments
 
 from headgate import schema
 
 GONE = {"HG001", "HG003", "42P01", "42883", "XX000"}  # the stream, or, at this moment, a part of it
 
 
-def test_while_others_maintain_send_and_receive(db: Db, database_url: str) -> None:
+@pytest.mark.parametrize("segments", [0, 120], ids=["at once", "in steps"])
+def test_while_others_maintain_send_and_receive(db: Db, database_url: str, segments: int) -> None:
     """Neither the drop nor any of them ends in a deadlock."""
     over = threading.Event()
 
@@ -38,15 +40,18 @@ def test_while_others_maintain_send_and_receive(db: Db, database_url: str) -> No
     with ThreadPoolExecutor(4) as pool:
         others = [pool.submit(repeat, query) for query in work]
         try:
-            for _ in range(12):
-                call(db, "create_stream", "s", lanes=2)
+            for _ in range(3 if segments else 12):
+                stream = call(db, "create_stream", "s", lanes=2)
                 call(db, "create_consumer", "s", "c")
+                add_segments(db, stream, segments)
                 send(db, "s", "a")
                 call(db, "drop_stream", "s")
         finally:
             over.set()
         assert all(other.result() > 0 for other in others)
     assert column(db, "select name from headgate.stream") == []
+    left = "select count(*) from pg_class where relname ~ '^(message|dropped)_[0-9_]+$' and relkind in ('r', 'p')"
+    wait_until(lambda: db.execute("select * from headgate.maintain()") and value(db, left) == 0)
 
 
 def test_an_open_transaction_is_waited_for(db: Db, database_url: str) -> None:

@@ -30,8 +30,8 @@ LONGEST_WAIT = 5.0  # seconds for a connection: soon enough to say that there is
 LAST_STEP = 5.0  # seconds that a step under way has when the service is stopped
 
 # Tasks that a step does as far as they can be done now. Of all others it does a bounded part, and there may be more.
-COMPLETE = {"tick", "thin ticks", "segments", "sweep", "rewrite"}
-PARTS = {"forget message ids": 10_000}  # a smaller part than this was the last one
+COMPLETE = {"tick", "segments", "sweep", "rewrite"}
+PARTS = {"forget message ids": 10_000, "thin ticks": 10_000}  # a smaller part than this was the last one
 
 # What passes by itself: the database is away, restarting, full, or has changed places with its standby.
 PASSING = (ConnectionFailed, Conflict, psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)

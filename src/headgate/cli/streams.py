@@ -36,7 +36,7 @@ SETTINGS = (
     ),
     click.option("--dedup-window", type=values.time, help="How long the ids of messages are remembered."),
     click.option("--max-message-bytes", type=values.size, help="The largest message that is taken."),
-    click.option("--segment-rows", type=int, help="Close a segment at so many messages."),
+    click.option("--segment-rows", type=int, help="Close a segment at so many messages; at more, past 100 segments."),
     click.option("--segment-bytes", type=values.size, help="Close a segment at so many bytes."),
     click.option("--segment-age", type=values.time, help="Close a segment at this age."),
     click.option("--compact-every", type=values.time, help="How often segments are compacted."),

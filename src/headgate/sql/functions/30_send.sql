@@ -15,32 +15,41 @@ do $$ begin
                  'set search_path = pg_catalog, pg_temp return %s', headgate.named_lane_sql('p_name'));
 end $$;
 
--- append_template() -> the source of append_<stream id>(xid, base, lanes, keys, datas, headers, channels, delays, seqs) -> seqs:
--- the one insert into the log. `seqs` is given when they were drawn already (messages with ids).
+-- append_template() -> the source of append_<stream id>(xid, base, lanes, keys, datas, headers,
+-- channels, delays, seqs, end) -> seqs: the one insert into the log. `seqs` is given when they were
+-- drawn already (messages with ids). Otherwise they are drawn in the statement that inserts, so
+-- that the table is locked before (late transactions are told by that), and nothing is inserted
+-- when others have drawn so many at the same moment that they reach `end`, where the segments that
+-- the caller knows of end. Then room is made for what was drawn.
 create or replace function headgate.append_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
 create function headgate.append_{stream}(p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_channels text[],
-  p_delays interval[], p_seqs bigint[])
+  p_delays interval[], p_seqs bigint[], p_end bigint)
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare r bigint[];
 begin
   if p_seqs is null then
-    with i as (
-      insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at{, channel})
-        select p_xid, {lane}, t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end{, t.c}
-          from unnest(p_keys, p_datas, p_headers, p_channels, p_delays) t (k, d, h, c, w)
-        returning seq)
-    select array_agg(i.seq) into r from i;
-  else
-    with i as (
+    with q as materialized (
+      select array_agg(nextval('headgate.seq_{stream}')) as seqs
+        from generate_series(1, cardinality(p_datas))),
+    i as (
       insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
         select t.s, p_xid, {lane}, t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end{, t.c}
-          from unnest(p_keys, p_datas, p_headers, p_channels, p_delays, p_seqs) t (k, d, h, c, w, s)
-        returning seq)
-    select array_agg(i.seq) into r from i;
+          from q
+         cross join lateral unnest(p_keys, p_datas, p_headers, p_channels, p_delays, q.seqs)
+               t (k, d, h, c, w, s)
+         where q.seqs[cardinality(p_datas)] < p_end)
+    select q.seqs into r from q;
+    if r[cardinality(p_datas)] < p_end then return r; end if;
+    perform headgate.reach_segments({stream}, r[cardinality(p_datas)]);
+    p_seqs := r;
   end if;
-  return r;
+  insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
+    select t.s, p_xid, {lane}, t.k, t.d, t.h,
+           case when t.w is not null then clock_timestamp() + t.w end{, t.c}
+      from unnest(p_keys, p_datas, p_headers, p_channels, p_delays, p_seqs) t (k, d, h, c, w, s);
+  return p_seqs;
 end $$;
 $source$
 $template$;
@@ -52,7 +61,10 @@ create or replace function headgate.send_batch(
   delays interval[] default null, ids text[] default null) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint; same bigint[];
+  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0);
+  seqs bigint[]; largest bigint; same bigint[];
+  ending bigint;  -- where the segments end
+  room bigint;    -- how many seqs are left up to there
 begin
   select * into s from headgate.stream t where t.name = send_batch.stream;
   if not found then perform headgate.find_stream(send_batch.stream); end if;
@@ -76,12 +88,17 @@ begin
     end if;
   end if;
   if s.max_storage is not null then perform headgate.check_room(s); end if;
-  -- Room that a transaction makes helps others only when it commits, and until then nobody else can make any: a
-  -- transaction that was open already leaves it to others (sends, ticks, maintenance) as long as there is some.
-  select g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0) into room
+  -- Room that a transaction makes helps others only when it commits, and until then nobody else
+  -- can make any. Ticks and maintenance keep it ahead of need. When they evidently do not, a send
+  -- does, unless it looks like part of a longer transaction: such a one makes room only for what
+  -- it has drawn itself (append_<stream id>).
+  select g.end_seq,
+         g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0)
+    into ending, room
     from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
-  if room <= n + greatest(s.segment_rows, 50000) / 2 and (not headgate.is_open() or room <= n + greatest(s.segment_rows, 50000) / 8) then
+  if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.is_open() then
     perform headgate.ensure_segments(s.id, n);
+    ending := headgate.segments_end(s.id);
   end if;
   if s.one_message_per_key then
     same := headgate.unmodified(s, datas, keys);
@@ -89,8 +106,8 @@ begin
   end if;
   x := pg_current_xact_id();
   if ids is null then
-    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null)', s.id)
-      into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays;
+    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null, $9)', s.id)
+      into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
   else
     seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
   end if;
@@ -131,7 +148,9 @@ begin
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
   update headgate.message_id m set seq = t.seq
     from unnest(ids, seqs) t (id, seq) where m.stream = s.id and m.id = t.id and t.seq is not null and m.seq <> t.seq;
-  execute format('select headgate.append_%s($1, $2, $3, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
+  perform headgate.reach_segments(s.id, max(q)) from unnest(seqs) q
+   having max(q) >= headgate.segments_end(s.id);
+  execute format('select headgate.append_%s($1, $2, $3, k, d, h, c, w, q, null) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
                  'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
     using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;

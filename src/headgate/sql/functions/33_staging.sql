@@ -31,8 +31,9 @@ begin
   delete from headgate.staging g where g.name = p_name;
 end $$;
 
--- make_room(stream, n): room for n messages that are to be sent in one transaction; to be called in one of its own before, because others
--- wait for room that is made in a long one. Writes segment; DDL.
+-- make_room(stream, n): room for n messages that are to be sent in one transaction; to be called in
+-- one of its own before, because others wait for room that is made in a long one. 55P03 when
+-- another transaction is making some for more than a second. Writes segment; DDL.
 create or replace function headgate.make_room(stream text, n bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
@@ -40,7 +41,7 @@ begin
   if n is null or n not between 0 and 1000000000 then
     perform headgate.fail('HG010', format('room for %s messages is not possible', coalesce(n::text, 'null')), 'ask for at most 1,000,000,000');
   end if;
-  perform headgate.ensure_segments(s.id, n);
+  perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + n);
 end $$;
 
 -- move_template() -> the source of move_<stream id>(xid, base, lanes, name) -> n: moves what was staged into the log, in the order in which it
@@ -79,9 +80,8 @@ begin
       where w.batch < excluded.batch;
   if found then
     if s.max_storage is not null then perform headgate.check_room(s); end if;
-    if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + (select sum(c) from unnest(counts) c) then
-      perform headgate.ensure_segments(s.id, (select sum(c) from unnest(counts) c)::bigint);
-    end if;
+    perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + coalesce(sum(c), 0)::bigint)
+       from unnest(counts) c;
     -- a late transaction is told from one that never published by its lock on this table: take it before drawing a seq
     execute format('lock table headgate.message_%s in row exclusive mode', s.id);
     x := pg_current_xact_id();
@@ -102,13 +102,38 @@ begin
       if s.one_message_per_key then
         perform headgate.send_upserts(s, names[i]);
       else
-        execute format('select headgate.move_%s($1, $2, $3, $4)', s.id) using x, s.base, s.lanes, names[i];
+        perform headgate.move_staged(s, x, names[i], n);
       end if;
       total := total + n;
     end loop;
   end if;
   perform headgate.drop_staging(g.name) from headgate.staging g where g.writer = send_staged.writer and g.stream = s.id and g.batch <= send_staged.batch;
   return total;
+end $$;
+
+-- move_staged(stream, xid, name, n): moves what was staged, n messages, into the log. Others may
+-- draw seqs meanwhile, so that it turns out at the end only whether there was room for all: if not,
+-- that is made, and they are moved again, with other seqs. Waits up to a second for room that
+-- another transaction makes (55P03). Writes segment; DDL.
+create or replace function headgate.move_staged(s headgate.stream, x xid8, p_name text, n bigint)
+returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare broken text;
+begin
+  for i in 1 .. 20 loop
+    begin
+      execute format('select headgate.move_%s($1, $2, $3, $4)', s.id)
+        using x, s.base, s.lanes, p_name;
+      return;
+    exception when check_violation then  -- no segment for one of them has no name; a constraint has
+      get stacked diagnostics broken = constraint_name;
+      if broken <> '' then raise; end if;
+    end;
+    perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + n);
+  end loop;
+  perform headgate.fail('55P03',
+    format('others send so much to stream "%s" that there is no room for %s messages', s.name, n),
+    'repeat the call');
 end $$;
 
 -- send_upserts(stream, name): sends what was staged into a stream that keeps one message a key, through send_batch.

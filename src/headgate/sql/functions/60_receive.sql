@@ -178,7 +178,10 @@ declare
       moved := false;
       if l.pos >= l.to_hi and l.late is null and l.to_tick <> tick_id then  -- the span is done: begin the next one
         was_tick := l.to_tick;
-        if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
+        if newest.id is null then  -- by now it may have been thinned out: then the one behind it
+          select t.* into newest from headgate.tick t
+           where t.stream = {stream} and t.base = t.id and t.id >= tick_id order by t.id limit 1;
+        end if;
         l := case when l.gate is null then headgate.next_span(l, newest) else headgate.next_gated(c, l, newest) end;
         moved := l.to_tick <> was_tick;
       end if;
@@ -358,8 +361,10 @@ begin
     select * into bridge from headgate.tick t where t.stream = s and t.id > l.to_base and t.reborn is not null order by t.id limit 1;
     if found then newest := bridge; end if;
     -- (to_tick 0: a lane that was never read, and everything above to_lo lies ahead)
-    select range_agg(t.late) * int8multirange(int8range(null, l.to_lo, '[]')) into below
-      from headgate.tick t where t.stream = s and t.id > l.to_base and t.id <= newest.id and t.late is not null and l.to_tick <> 0;
+    if l.to_tick <> 0 then
+      below := headgate.late_between(s, l.to_base, newest.id)
+               * int8multirange(int8range(null, l.to_lo, '[]'));
+    end if;
   end if;
   -- Spans only go forward: by now the cursor may stand on a tick later than the one that this claim found newest (another
   -- worker's, or a private one, whose id says nothing about its age). And never to a private one that builds on an older tick

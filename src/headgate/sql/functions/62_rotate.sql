@@ -50,7 +50,10 @@ declare
     if want <= 0 then return; end if;
   end if;
   if c.leased then mine := headgate.leased_slots(c, p_worker, t0); end if;
-  if newest.id is null then select t.* into newest from headgate.tick t where t.stream = {stream} and t.id = tick_id; end if;
+  if newest.id is null then  -- by now it may have been thinned out: then the one behind it
+    select t.* into newest from headgate.tick t
+     where t.stream = {stream} and t.base = t.id and t.id >= tick_id order by t.id limit 1;
+  end if;
   select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
   loop
     -- The gatherer stands only on public ticks, whose ids say which is the later one. While somebody's transaction keeps new ones from

@@ -84,8 +84,8 @@ begin
     if found then target := headgate.tick_mark(bridge); end if;
     if (target->>'tick')::bigint <= (since->>'tick')::bigint then return start; end if;
     if (since->>'tick')::bigint > 0 then
-      select range_agg(t.late) * int8multirange(int8range(null, (since->>'lo')::bigint, '[]')) into late from headgate.tick t
-       where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id <= (target->>'tick')::bigint and t.late is not null;
+      late := headgate.late_between(s.id, (since->>'tick')::bigint, (target->>'tick')::bigint)
+              * int8multirange(int8range(null, (since->>'lo')::bigint, '[]'));
     end if;
     target := target - 'late';
     if not isempty(late) then target := target || jsonb_build_object('late', late::text); end if;

@@ -10,7 +10,7 @@ begin
   if not open then return query select 'tick', m.stream, m.tick from headgate.make_ticks(500) m; end if;
   return query select * from headgate.prepare_storage();
   for s in select * from headgate.stream order by id for no key update skip locked loop
-    n := headgate.thin_ticks(s.id);
+    n := headgate.thin_ticks(s.id, 20000);
     if n > 0 then return query select 'thin ticks', s.name, n; end if;
     with old as (
       select m.ctid from headgate.message_id m where m.stream = s.id and m.at < clock_timestamp() - s.dedup_window order by m.at limit 10000 for update skip locked)
@@ -75,15 +75,24 @@ begin
   end loop;
 end $$;
 
--- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their empty tables dropped; the other
--- streams have their turn in later calls. Locks such tables ACCESS EXCLUSIVE until the end of the transaction: to be called
--- last. Writes segment, stream, parked, loss.
+-- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their
+-- empty tables dropped, these first when there are many; or tables of a stream that was dropped.
+-- The other streams have their turn in later calls. Locks such tables ACCESS EXCLUSIVE until the
+-- end of the transaction: to be called last. Writes segment, stream, parked, loss.
 create or replace function headgate.free_storage() returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream; n bigint; compacted bigint;
 begin
+  return query select 'drop segments', r.name, r.done from headgate.drop_remains() r;
+  if found then return; end if;
   for s in select x.* from (select y.id from headgate.stream y order by random()) r join headgate.stream x using (id) for key share of x skip locked loop
     compacted := 0;
+    if (select count(*) from headgate.segment g
+         where g.stream = s.id and g.state = 'dropped') >= 16 then
+      n := headgate.drop_emptied(s.id);
+      if n > 0 then return query select 'drop segments', s.name, n; end if;
+      exit when n > 0;
+    end if;
     if s.retain <> 'forever' and s.compacted_at < clock_timestamp() - s.compact_every then
       update headgate.stream x set compacted_at = clock_timestamp()
        where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);

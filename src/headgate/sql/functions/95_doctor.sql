@@ -191,6 +191,7 @@ begin
         s.name, pg_size_pretty(s.max_storage), coalesce(format(' (retain_at_least is %s)', s.retain_at_least), '')),
       format('Give it more room: select headgate.alter_stream(%1$L, max_storage => %2$s); or keep messages for a shorter time (retain_at_least).', s.name, s.max_storage * 2);
   end loop;
+  return query select e.* from headgate.examine_segments() e;
   -- who has used the tables of a stream in a transaction that is still open: emptied or old segments cannot go
   for s in select * from headgate.stream x where x.retain_up_to is not null or exists (select from headgate.segment e where e.stream = x.id and e.state = 'dropped') loop
     select count(*) filter (where e.state = 'dropped') as emptied,
@@ -234,6 +235,37 @@ begin
     end if;
   end loop;
 end $$;
+
+-- examine_segments(): streams in so many tables that every statement that reads them takes long,
+-- and locks more than the server may have room for; and streams that were dropped and whose tables
+-- are still there.
+create or replace function headgate.examine_segments()
+returns table (severity text, subject text, finding text, advice text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 'warning', 'stream ' || s.name,
+         format('Stream "%s" has %s segments. Whoever reads it locks all of them, so that a receive '
+                'takes long, and a few open transactions can use up the server''s locks '
+                '(max_locks_per_transaction, now %s): above 300 are too many.',
+                s.name, g.tables, current_setting('max_locks_per_transaction')),
+         format('Make larger ones from now on: select headgate.alter_stream(%L, segment_rows => %s, '
+                'segment_bytes => %s%s); those that there are go when retention removes them. Until '
+                'then: alter system set max_locks_per_transaction = %s; and restart the server.',
+                s.name, least(s.segment_rows * 16, 1000000000),
+                greatest(s.segment_bytes, least(s.segment_bytes, 1073741824) * 16),
+                coalesce(', segment_age => ' || quote_literal(headgate.age_to_close(s) * 16), ''),
+                greatest(current_setting('max_locks_per_transaction')::int, g.tables / 2))
+    from headgate.stream s
+   cross join lateral (select headgate.segment_tables(s.id) as tables) g
+   where g.tables > 300
+  union all
+  select 'note', 'stream ' || d.name,
+         format('Stream "%s" was dropped %s ago; %s of its tables are still there.',
+                d.name, date_trunc('second', clock_timestamp() - d.at),
+                (select count(*) from pg_inherits i
+                  where i.inhparent = to_regclass('headgate.dropped_' || d.stream))),
+         'Maintenance drops them, some at a time: `headgate up`, a worker, or hg.maintenance().'
+    from headgate.dropped_stream d
+$$;
 
 -- examine_archives(patience): segments that only wait for an archive which does not go on, or which there is not.
 create or replace function headgate.examine_archives(p_patience interval) returns table (severity text, subject text, finding text, advice text)
