@@ -149,6 +149,7 @@ begin
   delete from headgate.lease where consumer = c.id;
   delete from headgate.worker where consumer = c.id;
   delete from headgate.loss where consumer = c.id;
+  delete from headgate.discarded where consumer = c.id;
 end $$;
 
 -- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can still be acked.
@@ -163,7 +164,7 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- seek(stream, consumer, target): moves the whole consumer to 'beginning', 'end', a seq or a time. What was in flight or
--- parked is forgotten; acks of it are stale. Locks the cursors in lane order; writes cursor, delivery, parked.
+-- parked is forgotten; acks of it are stale. Locks the cursors in lane order; writes cursor, delivery, parked, discarded.
 create or replace function headgate.seek(stream text, consumer text, target text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); newest headgate.tick;
@@ -171,6 +172,7 @@ begin
   newest := headgate.make_tick(c.stream, headgate.is_open());
   perform 1 from headgate.cursor k where k.consumer = c.id order by k.lane for update;
   perform headgate.forget(c, case when target <> 'end' then headgate.target_seq(c.stream, target) end);
+  delete from headgate.discarded x where x.consumer = c.id;
   perform headgate.place(c, target, newest);
 end $$;
 
