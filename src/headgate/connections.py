@@ -32,14 +32,16 @@ def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     library = _library(conn, _SYNC)
     if library == "psycopg":
         with conn.cursor(row_factory=tuple_row) as cursor:
-            return cursor.execute(query, literals(params)).fetchall()  # type: ignore[no-any-return]
+            cursor.execute(query, literals(params))
+            return [] if cursor.description is None else cursor.fetchall()
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
-        return list(conn.execute(text, named).fetchall())
+        result = conn.execute(text, named)
+        return list(result.fetchall()) if result.returns_rows else []
     if library == "django":
         with conn.cursor() as cursor:
             cursor.execute(query, literals(params))
-            return cursor.fetchall()  # type: ignore[no-any-return]
+            return [] if cursor.description is None else cursor.fetchall()
     raise _unknown(conn, "a psycopg.Connection, a SQLAlchemy Connection or Session, or a Django connection")
 
 
@@ -49,10 +51,11 @@ async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     if library == "psycopg":
         async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(query, literals(params))
-            return await cursor.fetchall()  # type: ignore[no-any-return]
+            return [] if cursor.description is None else await cursor.fetchall()
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
-        return list((await conn.execute(text, named)).fetchall())
+        result = await conn.execute(text, named)
+        return list(result.fetchall()) if result.returns_rows else []
     if library == "asyncpg":
         numbers = iter(range(1, len(params) + 1))
         numbered = re.sub("%s", lambda _: f"${next(numbers)}", query)

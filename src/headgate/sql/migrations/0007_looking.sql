@@ -21,3 +21,6 @@ end $$;
 
 -- It takes one argument more, and is made again after this.
 drop function if exists headgate.set_channel(text, text, text, int, interval);
+
+-- A setting as it was given beside the one that there is: see fail_if_different in functions/00_errors.sql.
+create type headgate.setting as (name text, given text, there text, change text);
