@@ -33,7 +33,7 @@ def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     if library == "psycopg":
         with conn.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(query, literals(params))
-            return [] if cursor.description is None else cursor.fetchall()
+            return [] if _is_bare(cursor) else cursor.fetchall()
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
         result = conn.execute(text, named)
@@ -51,7 +51,7 @@ async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     if library == "psycopg":
         async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(query, literals(params))
-            return [] if cursor.description is None else await cursor.fetchall()
+            return [] if _is_bare(cursor) else await cursor.fetchall()
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
         result = await conn.execute(text, named)
@@ -65,6 +65,11 @@ async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     raise _unknown(
         conn, "a psycopg.AsyncConnection, a SQLAlchemy AsyncConnection or AsyncSession, or an asyncpg Connection"
     )
+
+
+def _is_bare(cursor: Any) -> bool:
+    """Whether a statement had no result, of which rows could be fetched. In pipeline mode that is not known yet."""
+    return cursor.pgresult is not None and cursor.description is None
 
 
 # Telling sync from async before anything runs: a statement on the wrong kind would have run already when `await` fails.

@@ -70,7 +70,8 @@ def set_limits(
     if call.curl("PUT", *path(stream, consumer), "channels", channel, body={**limits, **dict.fromkeys(clear)}):
         return
     call.hg.stream(stream).consumer(consumer).set_channel(channel, **limits, clear=clear)
-    call.say({"channel": channel, **limits, **dict.fromkeys(clear)}, channel)
+    found = call.hg.insights.channels(stream, consumer, channel, 1)
+    call.say(found[0] if found else {"channel": channel, **dict.fromkeys(CLEARABLE)}, channel)
 
 
 def _find(call: Call, stream: str, consumer: str, channel: str) -> headgate.ChannelInfo:
