@@ -382,7 +382,7 @@ class TestFigures:
 
 
 def test_a_statement_without_a_result(hg: headgate.Headgate, db: Db) -> None:
-    assert hg.run("create table made (n int)") == []
+    assert hg.run("create table made (n int)", ()) == []
     assert hg.run("insert into made values (1)", (), db) == []
     assert hg.run("select n from made") == [(1,)]
 
