@@ -107,31 +107,30 @@ class TestAgainstTheStateOfEachMessage:
                 return found
 
 
-class TestWhatItReads:
-    @pytest.fixture(scope="class", params=["hash", "channel"])
-    def long(self, request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-        """A consumer that is done with a long log, but for a few messages at its end; and one that no key passes."""
-        with new_database(cluster) as url, psycopg.connect(url, autocommit=True) as db:
-            call(db, "create_stream", S, lane_by=request.param)
-            call(db, "create_consumer", S, C)
-            call(db, "create_consumer", S, "nothing", ["nothing"])
-            channels = [f"c{n % 50}" for n in range(10_000)] if request.param == "channel" else None
-            for _ in range(LONG // 10_000):
-                send_batch(db, S, ["d"] * 10_000, keys=[f"k{n}" for n in range(10_000)], channels=channels)
-            tick(db, S)
-            done: list[str] = []
-            while got := db.execute(
-                "select ack_id from headgate.receive('s', 'c', 1000, acks => %s)", [done]
-            ).fetchall():
-                done = sorted({row[0].rpartition(".")[0] for row in got})
-            for data in ("parked", "delivered"):
-                send(db, S, data, channel="c1" if channels else None)
-            tick(db, S)
-            got2 = {m.data: m for m in receive(db, S, C, 10)}
-            nack(db, S, C, [got2["parked"]], "1 hour")
-            send(db, S, "available", channel="c2" if channels else None)
-            yield url
+@pytest.fixture(scope="module", params=["hash", "channel"])
+def long(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+    """A consumer that is done with a long log, but for a few messages at its end; and one that no key passes."""
+    with new_database(cluster) as url, psycopg.connect(url, autocommit=True) as db:
+        call(db, "create_stream", S, lane_by=request.param)
+        call(db, "create_consumer", S, C)
+        call(db, "create_consumer", S, "nothing", ["nothing"])
+        channels = [f"c{n % 50}" for n in range(10_000)] if request.param == "channel" else None
+        for _ in range(LONG // 10_000):
+            send_batch(db, S, ["d"] * 10_000, keys=[f"k{n}" for n in range(10_000)], channels=channels)
+        tick(db, S)
+        done: list[str] = []
+        while got := db.execute("select ack_id from headgate.receive('s', 'c', 1000, acks => %s)", [done]).fetchall():
+            done = sorted({row[0].rpartition(".")[0] for row in got})
+        for data in ("parked", "delivered"):
+            send(db, S, data, channel="c1" if channels else None)
+        tick(db, S)
+        got2 = {m.data: m for m in receive(db, S, C, 10)}
+        nack(db, S, C, [got2["parked"]], "1 hour")
+        send(db, S, "available", channel="c2" if channels else None)
+        yield url
 
+
+class TestWhatItReads:
     @pytest.fixture
     def explained(self, long: str) -> Iterator[Explained]:
         with psycopg.connect(long, autocommit=True) as db:
