@@ -36,10 +36,10 @@ ROUTES = {
 # command -> method, path with query, body
 CALLS: dict[str, tuple[str, str, object]] = {
     "stream add s --lanes 4 --retain-up-to 7d": (
-        "POST", "/api/streams", {"name": "s", "lanes": 4, "lane_by": "hash", "retain_up_to_ms": 604800000},
+        "POST", "/api/streams", {"name": "s", "lanes": 4, "retain_up_to_ms": 604800000},
     ),
     "stream add s --if-not-exists": (
-        "POST", "/api/streams", {"name": "s", "lanes": 16, "lane_by": "hash", "if_not_exists": True},
+        "POST", "/api/streams", {"name": "s", "if_not_exists": True},
     ),
     "stream list": ("GET", "/api/streams", None),
     "stream show s": ("GET", "/api/streams/s", None),
@@ -49,7 +49,7 @@ CALLS: dict[str, tuple[str, str, object]] = {
     "stream remove s": ("DELETE", "/api/streams/s", None),
     "consumer add s c --order key --filter a.> --ack-wait 1m": (
         "POST", "/api/streams/s/consumers",
-        {"name": "c", "order": "key", "start": "beginning", "filter": ["a.>"], "ack_wait_ms": 60000},
+        {"name": "c", "order": "key", "filter": ["a.>"], "ack_wait_ms": 60000},
     ),
     "consumer list s": ("GET", "/api/streams/s/consumers", None),
     "consumer show s c": ("GET", "/api/streams/s/consumers/c", None),
@@ -80,6 +80,12 @@ CALLS: dict[str, tuple[str, str, object]] = {
     "extend s c 1.2.3 --by 1m": ("POST", "/api/streams/s/consumers/c/extend", {"ack_ids": ["1.2.3"], "by_ms": 60000}),
     "peek s c --newest": ("GET", "/api/streams/s/consumers/c/messages?limit=10&sort=seq_desc", None),
     "channel show s c 'acme / co'": ("GET", "/api/streams/s/consumers/c/channels/acme%20%2F%20co", None),
+    "peek s c --state parked --state dead": (
+        "GET", "/api/streams/s/consumers/c/messages?limit=10&sort=seq_asc&states=parked%2Cdead", None,
+    ),
+    "channel set s c acme --max-concurrency 5 --clear release_interval": (
+        "PUT", "/api/streams/s/consumers/c/channels/acme", {"max_concurrency": 5, "release_interval_ms": None},
+    ),
     "channel set s c acme --max-concurrency 5 --release-interval 200ms": (
         "PUT", "/api/streams/s/consumers/c/channels/acme", {"max_concurrency": 5, "release_interval_ms": 200},
     ),
@@ -117,7 +123,7 @@ CALLS: dict[str, tuple[str, str, object]] = {
     "consumer add s c --push-url http://a/b --push-secret whsec_x --push-timeout 5s --push-header 'X-A: b'": (
         "POST", "/api/streams/s/consumers",
         {
-            "name": "c", "order": "none", "start": "beginning",
+            "name": "c",
             "push": {"url": "http://a/b", "secret": "whsec_x", "timeout_ms": 5000, "headers": {"X-A": "b"}},
         },
     ),
@@ -197,7 +203,7 @@ def test_no_database_is_needed(run: CommandLine, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     "command",
-    ["receive s c --follow", "receive s c --ack", "peek s c --state parked"],
+    ["receive s c --follow", "receive s c --ack"],
 )  # fmt: skip
 def test_what_no_call_can_express(run: CommandLine, command: str) -> None:
     done = run(*command.split(), "--as-curl")

@@ -29,7 +29,20 @@ class TestStreams:
         again = run("stream", "add", "orders")
         assert (again.code, again.out) == (1, "")
         assert again.err.startswith('error: stream "orders" exists already\nhint: ')
-        assert run("stream", "add", "orders", "--lanes", 8, "--if-not-exists", "--json").json["lanes"] == 4
+        assert run("stream", "add", "orders", "--if-not-exists", "--json").json["lanes"] == 4
+        assert run("stream", "add", "orders", "--if-not-exists", "--lanes", 4, "--json").json["lanes"] == 4
+        other = run("stream", "add", "orders", "--lanes", 8, "--retain", "until_acked", "--if-not-exists")
+        assert (other.code, other.out) == (1, "")
+        assert "lanes is 4, not 8; retain is forever, not until_acked" in other.err
+        assert "`headgate stream edit`" in other.err
+
+    def test_a_consumer_that_exists(self, run: CommandLine, orders: headgate.Stream) -> None:
+        push = ("--push-url", "https://example.com/hook")
+        assert run("consumer", "add", "orders", "c", "--ack-wait", "1m", *push).code == 0
+        assert run("consumer", "add", "orders", "c", "--if-not-exists", "--ack-wait", "60s", *push).code == 0
+        other = run("consumer", "add", "orders", "c", "--if-not-exists", "--ack-wait", "61s", "--leased")
+        assert other.code == 1
+        assert "ack_wait is 00:01:00, not 00:01:01; leased is false, not true" in other.err
 
     def test_list(self, run: CommandLine, orders: headgate.Stream) -> None:
         orders.send_batch(["a", "b"])
@@ -144,9 +157,13 @@ class TestChannels:
         run("stream", "add", "jobs", "--lane-by", "channel")
         run("consumer", "add", "jobs", "mailer", "--max-concurrency", 5)
         assert run("channel", "set", "jobs", "mailer", "acme", "--max-concurrency", 2).out == "acme\n"
-        assert run("channel", "set", "jobs", "mailer", "trial", "--release-interval", "200ms", "--json").json == {
-            "channel": "trial", "max_concurrency": None, "release_interval": 0.2,
-        }  # fmt: skip
+        one = run("channel", "set", "jobs", "mailer", "trial", "--release-interval", "200ms", "--json").json
+        assert (one["channel"], one["max_concurrency"], one["release_interval"]) == ("trial", 5, 0.2)
+        both = run("channel", "set", "jobs", "mailer", "trial", "--max-concurrency", 3, "--json").json
+        assert (both["max_concurrency"], both["release_interval"]) == (3, 0.2)
+        back = run("channel", "set", "jobs", "mailer", "trial", "--clear", "max_concurrency", "--json").json
+        assert (back["max_concurrency"], back["release_interval"]) == (5, 0.2)
+        assert run("channel", "set", "jobs", "mailer", "trial").code == 2
         for n in range(4):
             run("send", "jobs", f"m{n}", "--channel", "acme")
         assert len(hg.stream("jobs").consumer("mailer").receive(10, wait=5)) == 2

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 from calls import Db, call, column, send, value
 from conftest import NewCluster, wait_until
+from servers import replica
 from test_many_segments import add_segments
 
+import headgate
 from headgate import schema
 
 GONE = {"HG001", "HG003", "42P01", "42883", "XX000"}  # the stream, or, at this moment, a part of it
@@ -52,6 +58,103 @@ def test_while_others_maintain_send_and_receive(db: Db, database_url: str, segme
     assert column(db, "select name from headgate.stream") == []
     left = "select count(*) from pg_class where relname ~ '^(message|dropped)_[0-9_]+$' and relkind in ('r', 'p')"
     wait_until(lambda: db.execute("select * from headgate.maintain()") and value(db, left) == 0)
+
+
+def remade(db: Db, over: threading.Event, times: int = 15) -> None:
+    """Drops the stream and makes it again, while others use it."""
+    try:
+        for _ in range(times):
+            call(db, "drop_stream", "s")
+            over.wait(0.02)
+            call(db, "create_stream", "s", lanes=2)
+            call(db, "create_consumer", "s", "c")
+            over.wait(0.02)
+    finally:
+        over.set()
+
+
+def test_the_sdk_goes_on(db: Db, database_url: str) -> None:
+    """Senders and receivers are told that it is not there, or go on when it is there again; never anything else."""
+    over = threading.Event()
+    call(db, "create_stream", "s", lanes=2)
+    call(db, "create_consumer", "s", "c")
+
+    def repeat(hg: headgate.Headgate, what: Callable[[], object]) -> tuple[int, int]:
+        done = missing = 0
+        while not over.is_set():
+            try:
+                what()
+                done += 1
+            except (headgate.StreamNotFound, headgate.ConsumerNotFound):
+                missing += 1
+        return done, missing
+
+    with headgate.connect(database_url) as hg, ThreadPoolExecutor(4) as pool:
+        stream = hg.stream("s")
+        consumer = stream.consumer("c")
+        work: list[Callable[[], object]] = [
+            lambda: stream.send("a", key="k"),
+            lambda: stream.send_batch(["a", "b"]),
+            lambda: consumer.ack(consumer.receive(5)),
+            lambda: stream.info(),
+        ]
+        others = [pool.submit(repeat, hg, w) for w in work]
+        try:
+            remade(db, over)
+        finally:
+            over.set()
+        for done, missing in (other.result() for other in others):
+            assert done > 0
+            assert missing >= 0
+        seq = stream.send("last")
+        messages = [m for _ in range(200) for m in consumer.receive(100)]
+        assert seq in [m.seq for m in messages]
+
+
+def test_a_users_transaction_is_told(db: Db, database_url: str) -> None:
+    call(db, "create_stream", "s")
+    with headgate.connect(database_url) as hg, psycopg.connect(database_url) as tx:
+        stream = hg.stream("s")
+        tx.execute("set transaction isolation level repeatable read")
+        tx.execute("select 1")  # a snapshot in which the stream is there
+        call(db, "drop_stream", "s")
+        with pytest.raises(headgate.StreamNotFound):
+            stream.send("a", conn=tx)
+        tx.rollback()
+        call(db, "create_stream", "s")
+        tx.execute("set transaction isolation level repeatable read")
+        tx.execute("select 1")
+        call(db, "drop_stream", "s")
+        call(db, "create_stream", "s")
+        with pytest.raises(headgate.Conflict, match="made again"):
+            stream.send("a", conn=tx)
+
+
+def test_the_server_answers_404(db: Db, database_url: str, tmp_path: Path) -> None:
+    over = threading.Event()
+    call(db, "create_stream", "s", lanes=2)
+    call(db, "create_consumer", "s", "c")
+
+    def repeat(http: httpx.Client, method: str, path: str, body: object) -> Counter[int]:
+        found: Counter[int] = Counter()
+        while not over.is_set():
+            found[http.request(method, path, json=body).status_code] += 1
+        return found
+
+    with replica(database_url, tmp_path) as server, server.client() as http, ThreadPoolExecutor(4) as pool:
+        calls = [
+            ("POST", "/api/streams/s/messages", {"messages": [{"data": 1}]}),
+            ("POST", "/api/streams/s/messages", {"messages": [{"data": 1, "id": "a"}]}),
+            ("POST", "/api/streams/s/consumers/c/receive?batch_size=5", {}),
+            ("GET", "/api/streams/s/consumers/c", None),
+        ]
+        others = [pool.submit(repeat, http, *c) for c in calls]
+        try:
+            remade(db, over)
+        finally:
+            over.set()
+        for other in others:
+            assert set(other.result()) <= {200, 404}, other.result()
 
 
 def test_an_open_transaction_is_waited_for(db: Db, database_url: str) -> None:

@@ -99,6 +99,9 @@ class TestSeek:
         with pytest.raises(psycopg.Error) as error:
             call(db, "seek", S, "c", bad)
         assert error.value.sqlstate == "HG011"
+        if bad is None:  # not given
+            call(db, "create_consumer", S, "new", start=bad)
+            return
         with pytest.raises(psycopg.Error) as error:
             call(db, "create_consumer", S, "new", start=bad)
         assert error.value.sqlstate == "HG011"
@@ -342,8 +345,8 @@ class TestChanging:
             assert facts(db, good, good)["dead"] == 1
             call(db, "drop_stream", good)
 
-    @pytest.mark.parametrize("lanes", [0, 1025, None])
-    def test_impossible_lanes(self, db: Db, lanes: int | None) -> None:
+    @pytest.mark.parametrize("lanes", [0, 1025])
+    def test_impossible_lanes(self, db: Db, lanes: int) -> None:
         with pytest.raises(psycopg.Error) as error:
             call(db, "create_stream", "new", lanes=lanes)
         assert error.value.sqlstate == "HG007"

@@ -33,6 +33,27 @@ def test_limits_and_insights(hg: headgate.Headgate) -> None:
     assert consumer.info().in_flight == 4
 
 
+def test_limits_change_one_by_one(hg: headgate.Headgate) -> None:
+    consumer = hg.stream("jobs", create=True, lane_by="channel").consumer("c", create=True, max_concurrency=9)
+
+    def limits() -> tuple[int | None, timedelta | None]:
+        [found] = consumer.channels("a") or [None]
+        return (None, None) if found is None else (found.max_concurrency, found.release_interval)
+
+    consumer.set_channel("a", max_concurrency=3)
+    consumer.set_channel("a", release_interval=2)
+    assert limits() == (3, timedelta(seconds=2))
+    consumer.set_channel("a", max_concurrency=4)
+    consumer.set_channel("a")
+    assert limits() == (4, timedelta(seconds=2))
+    consumer.set_channel("a", clear=["max_concurrency"])
+    assert limits() == (9, timedelta(seconds=2))
+    consumer.set_channel("a", clear=["release_interval"])
+    assert limits() == (None, None), "nothing is known of it any more"
+    with pytest.raises(headgate.InvalidArgument, match="unknown limit"):
+        consumer.set_channel("a", clear=["ack_wait"])
+
+
 def test_bad_input(hg: headgate.Headgate) -> None:
     plain = hg.stream("plain", create=True).consumer("c", create=True)
     with pytest.raises(headgate.InvalidArgument, match="no channels"):

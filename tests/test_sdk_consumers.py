@@ -57,7 +57,7 @@ def test_insights(hg: headgate.Headgate, stream: headgate.Stream) -> None:
     assert hg.insights.consumer("orders", "billing").lag == info.lag
 
     states = {p.data: p.state for p in consumer.peek(100)}
-    assert states == {"done": "done", "dead": "done", "in flight": "delivered", "parked": "parked", "new": "parked"}
+    assert states == {"done": "done", "dead": "dead", "in flight": "delivered", "parked": "parked", "new": "parked"}
     assert [p.data for p in consumer.peek(2, newest_first=True)] == ["new", "parked"]
     assert [p.data for p in consumer.peek(states=["delivered"])] == ["in flight"]
     assert [p.data for p in consumer.peek(after=seqs[0], before=seqs[2])] == ["dead"]
@@ -159,9 +159,16 @@ def test_alter(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgat
 def test_creating_again_changes_nothing(
     hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate.Consumer
 ) -> None:
-    assert hg.stream("orders", create=True, lanes=9).info().lanes == 4
-    again = stream.consumer("billing", create=True, order="key", ack_wait=1)
+    assert hg.stream("orders", create=True).info().lanes == 4
+    assert hg.stream("orders", create=True, lanes=4, dedup_window=timedelta(minutes=5)).info().lanes == 4
+    with pytest.raises(headgate.SettingsDiffer, match="lanes is 4, not 9; lane_by is hash, not key") as told:
+        hg.stream("orders", create=True, lanes=9, lane_by="key")
+    assert "lane_by cannot be changed" in str(told.value.hint)
+    again = stream.consumer("billing", create=True)
     assert (again.order, again.ack_wait) == ("none", timedelta(seconds=30))
+    stream.consumer("billing", create=True, order="none", ack_wait=30, start="end")
+    with pytest.raises(headgate.SettingsDiffer, match="order is none, not key; ack_wait is 00:00:30, not 00:00:01"):
+        stream.consumer("billing", create=True, order="key", ack_wait=1)
 
 
 def test_drop(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate.Consumer) -> None:

@@ -59,6 +59,10 @@ class TestStreams:
         assert (data(made)["lane_by"], data(made)["compact_every_ms"]) == ("hash", 1_800_000)
         assert error(http.post("/api/streams", json=body), 409) == "stream_exists"
         assert data(http.post("/api/streams", json={**body, "if_not_exists": True}))["lanes"] == 3
+        other = http.post("/api/streams", json={"name": "life", "lanes": 4, "if_not_exists": True})
+        assert error(other, 409) == "settings_differ"
+        assert "lanes is 3, not 4" in other.json()["error"]["message"]
+        assert data(http.post("/api/streams", json={"name": "life", "if_not_exists": True}))["lanes"] == 3
         assert "life" in [s["name"] for s in data(http.get("/api/streams"))]
         changed = http.patch("/api/streams/life", json={"retain_up_to_ms": None, "max_message_bytes": 50})
         assert data(changed)["retain_up_to_ms"] is None
@@ -134,6 +138,12 @@ class TestMessages:
         assert [c["channel"] for c in data(http.get(f"{path}/channels"))] == ["a/b é"]
         assert error(http.get(f"{path}/channels/none"), 404) == "channel_not_found"
         assert data(http.put(f"{path}/channels/none", json={}))["state"] == "idle"
+        one = data(http.put(f"{path}/channels/x", json={"max_concurrency": 3}))
+        assert (one["max_concurrency"], one["release_interval_ms"]) == (3, None)
+        both = data(http.put(f"{path}/channels/x", json={"release_interval_ms": 50}))
+        assert (both["max_concurrency"], both["release_interval_ms"]) == (3, 50)
+        back = data(http.put(f"{path}/channels/x", json={"max_concurrency": None}))
+        assert (back["max_concurrency"], back["release_interval_ms"]) == (5, 50), "the consumer's own"
 
 
 class TestConsumers:
@@ -182,6 +192,9 @@ class TestConsumers:
         assert states[got["message"]["data"]] == "delivered"
         for visible, state in (("true", "available"), ("false", "delivered")):
             assert [m["state"] for m in data(http.get(f"{path}/messages", params={"visible": visible}))] == [state]
+        assert [m["state"] for m in data(http.get(f"{path}/messages?states=parked,delivered"))] == ["delivered"]
+        assert error(http.get(f"{path}/messages?states=parked,lost"), 422) == "invalid_argument"
+        assert error(http.get(f"{path}/messages?states=parked&visible=true"), 422) == "invalid_argument"
         [delivered] = data(http.get(f"{path}/messages", params={"visible": "false"}))
         assert delivered["deliver_count"] == 1
         assert delivered["not_visible_until"]

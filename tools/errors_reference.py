@@ -32,6 +32,11 @@ PostgreSQL's own: 40001, 40P01 and 55P03 are a `Conflict`; class 08, 57P01 to 57
 **What to repeat.** `Conflict` and `ConnectionFailed`: the call, after a moment. A send that is repeated wants an
 `id`, so that it cannot happen twice. Everything else comes again until what the hint says is done.
 
+**A stream that is dropped while others use it.** In Python and over HTTP they get `StreamNotFound`, or go on when it
+was made again; inside a transaction of their own, `StreamNotFound`, or a `Conflict` when it was made again. A plain SQL
+call that is under way at that moment may fail with 42P01, 42883, 23503 or XX000 instead of HG001: it has done nothing,
+and can be repeated.
+
 ## Over HTTP
 
 Besides the codes above:

@@ -12,6 +12,7 @@ import msgspec
 
 import headgate
 import sql_reference
+from headgate import schema
 from headgate.cli import app
 from headgate.server.requests import NewConsumer, NewStream
 from headgate.server.settings import Settings
@@ -24,6 +25,10 @@ Generated from the program by `make docs`: do not edit.
 The same names in SQL, Python and HTTP (where lengths of time end in `_ms`); on the command line with dashes. In SQL
 a length of time is an `interval`, in Python seconds or a `timedelta`, on the command line a number with a unit such
 as `30s`. `none` as a default means: no limit, or as the text says.
+
+A setting that is left out, or null, is not given. Where a stream or consumer of the name exists (`if_not_exists`, in
+Python `create=True`), it stays as it is, and a setting that is given and is not its own is an error that names both
+values: `SettingsDiffer`, SQLSTATE HG015, HTTP 409. `start` is where a new consumer begins, and is not compared.
 """
 
 STREAM = """
@@ -66,10 +71,16 @@ TABLE = "\n| setting | default | HTTP | command line | meaning |\n|---|---|---|-
 
 
 def arguments(function: str) -> dict[str, str]:
-    """The optional arguments of an SQL function and their defaults."""
+    """The optional arguments of an SQL function and their defaults; of those that are null, what the function takes."""
     signature = sql_reference.headers()[function][1]
     found = re.findall(r'"?(\w+)"? [\w\[\]]+ default (\'[^\']*\'|[^,]+)', signature)
-    return {name: default.strip().strip("'") for name, default in found}
+    body = (
+        schema.functions_script()
+        .partition(f"create or replace function headgate.{function}(")[2]
+        .partition("\nend $$")[0]
+    )
+    taken = dict(re.findall(r'coalesce\((?:create_\w+\.)?"?(\w+)"?, (\'[^\']*\'|\w+)\)', body))
+    return {name: taken.get(name, default).strip().strip("'") for name, default in found}
 
 
 def page() -> str:

@@ -32,14 +32,16 @@ def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     library = _library(conn, _SYNC)
     if library == "psycopg":
         with conn.cursor(row_factory=tuple_row) as cursor:
-            return cursor.execute(query, literals(params)).fetchall()  # type: ignore[no-any-return]
+            cursor.execute(query, literals(params))
+            return [] if _is_bare(cursor) else cursor.fetchall()
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
-        return list(conn.execute(text, named).fetchall())
+        result = conn.execute(text, named)
+        return list(result.fetchall()) if result.returns_rows else []
     if library == "django":
         with conn.cursor() as cursor:
             cursor.execute(query, literals(params))
-            return cursor.fetchall()  # type: ignore[no-any-return]
+            return [] if cursor.description is None else cursor.fetchall()
     raise _unknown(conn, "a psycopg.Connection, a SQLAlchemy Connection or Session, or a Django connection")
 
 
@@ -49,10 +51,11 @@ async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     if library == "psycopg":
         async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(query, literals(params))
-            return await cursor.fetchall()  # type: ignore[no-any-return]
+            return [] if _is_bare(cursor) else await cursor.fetchall()
     if library == "sqlalchemy":
         text, named = _for_sqlalchemy(conn, query, params)
-        return list((await conn.execute(text, named)).fetchall())
+        result = await conn.execute(text, named)
+        return list(result.fetchall()) if result.returns_rows else []
     if library == "asyncpg":
         numbers = iter(range(1, len(params) + 1))
         numbered = re.sub("%s", lambda _: f"${next(numbers)}", query)
@@ -62,6 +65,11 @@ async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     raise _unknown(
         conn, "a psycopg.AsyncConnection, a SQLAlchemy AsyncConnection or AsyncSession, or an asyncpg Connection"
     )
+
+
+def _is_bare(cursor: Any) -> bool:
+    """Whether a statement had no result, of which rows could be fetched. In pipeline mode that is not known yet."""
+    return cursor.pgresult is not None and cursor.description is None
 
 
 # Telling sync from async before anything runs: a statement on the wrong kind would have run already when `await` fails.

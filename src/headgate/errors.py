@@ -106,6 +106,12 @@ class ArchiveNotFound(Error):
     sqlstate = "HG014"
 
 
+class SettingsDiffer(Error):
+    """There is a stream or consumer of this name, with other settings than those that were given."""
+
+    sqlstate = "HG015"
+
+
 class SourceNotFound(Error):
     """There is no source of this name."""
 
@@ -179,12 +185,18 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
         InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound,
-        SourceNotFound, SourceExists, StagingLost, NotAllowed,
+        SettingsDiffer, SourceNotFound, SourceExists, StagingLost, NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip
 
 _MISSING = {"3F000", "42P01", "42883"}  # schema, table or function does not exist
+_UPROOTED = {
+    "42P01",
+    "42883",
+    "23503",
+    "XX000",
+}  # no table, function or row it stands on; or it went under the statement
 _CONFLICT = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
 _AWAY = {"57P01", "57P02", "57P03", "53300"}  # shutting down, crashed, starting up, too many connections
 _BAD_TEXT = {"22021", "22P05"}  # a character, or an escape in JSON, that the server cannot store
@@ -222,6 +234,12 @@ def from_database(error: BaseException) -> Error | None:
     if state in _BAD_VALUE:
         return InvalidArgument(message, hint=hint or "check the arguments of the call")
     return None
+
+
+def is_uprooted(error: BaseException) -> bool:
+    """Whether a driver's error may mean that a stream was dropped under the statement, which then did nothing."""
+    cause = _driver_error(error)
+    return (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) in _UPROOTED
 
 
 def _driver_error(error: BaseException) -> BaseException:

@@ -83,7 +83,7 @@ CHANNELS = (
     "select * from headgate.channels where stream = %s and consumer = %s and (%s::text is null or channel = %s) "
     "order by channel limit %s"
 )
-SET_CHANNEL = "select headgate.set_channel(%s, %s, %s, %s, %s::text::interval)"
+SET_CHANNEL = "select headgate.set_channel(%s, %s, %s, %s, %s::text::interval, %s::text[])"
 WORKERS = (
     "select * from headgate.workers where (%s::text is null or stream = %s) and (%s::text is null or consumer = %s) "
     "order by stream, consumer, joined_at, name"

@@ -10,7 +10,7 @@ Order = Literal["none", "key"]
 LaneBy = Literal["hash", "key", "channel"]
 Retain = Literal["forever", "until_acked", "until_archived"]
 SegmentState = Literal["open", "closed", "dropped"]
-State = Literal["available", "delivered", "parked", "done", "skipped"]
+State = Literal["available", "delivered", "parked", "done", "dead", "discarded", "skipped"]
 Severity = Literal["problem", "warning", "note"]
 SourceKind = Literal["webhook"]
 Scheme = Literal["standard", "github", "stripe", "hmac", "none"]
@@ -210,6 +210,16 @@ class PeekedMessage:
     worker: str | None
     reason: str | None
     last_error: str | None
+
+
+class Peek(list[PeekedMessage]):
+    """Messages that were looked at.
+
+    `next` is a seq when the look ended before it had seen everything, because it looks at no more than about 100,000
+    messages: call again with `after` (with `newest_first`, `before`) that seq.
+    """
+
+    next: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

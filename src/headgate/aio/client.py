@@ -15,7 +15,17 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from .. import schema, statements
 from ..connections import Row, literals, run_async
 from ..encoding import interval, whole
-from ..errors import ConnectionFailed, Error, InvalidArgument, NotAllowed, SchemaMissing, from_database
+from ..errors import (
+    Conflict,
+    ConnectionFailed,
+    Error,
+    InvalidArgument,
+    NotAllowed,
+    SchemaMissing,
+    StreamNotFound,
+    from_database,
+    is_uprooted,
+)
 from ..types import Finding, LaneBy, Retain
 from .insights import AsyncInsights
 from .pooled import AsyncPooledConnection
@@ -25,6 +35,9 @@ from .stream import AsyncStream
 if TYPE_CHECKING:
     from ..embedded import EmbeddedServer
     from ..maintenance import AsyncMaintenance
+
+
+TRIES = 3  # of a statement whose stream is dropped, and perhaps made again, at this moment
 
 
 class AsyncHeadgate:
@@ -150,24 +163,26 @@ class AsyncHeadgate:
         *,
         create: bool = False,
         exist_ok: bool = True,
-        lanes: int = 16,
-        lane_by: LaneBy = "hash",
-        retain: Retain = "forever",
+        lanes: int | None = None,
+        lane_by: LaneBy | None = None,
+        retain: Retain | None = None,
         retain_up_to: float | timedelta | None = None,
         retain_at_least: float | timedelta | None = None,
         max_storage: int | None = None,
-        one_message_per_key: bool = False,
-        process_unmodified: bool = False,
-        dedup_window: float | timedelta = 300,
-        max_message_bytes: int = 16 * 1024 * 1024,
-        segment_rows: int = 1_000_000,
-        segment_bytes: int = 1 << 30,
+        one_message_per_key: bool | None = None,
+        process_unmodified: bool | None = None,
+        dedup_window: float | timedelta | None = None,
+        max_message_bytes: int | None = None,
+        segment_rows: int | None = None,
+        segment_bytes: int | None = None,
         segment_age: float | timedelta | None = None,
-        compact_every: float | timedelta = 1800,
+        compact_every: float | timedelta | None = None,
     ) -> AsyncStream:
         """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream.
 
-        With `exist_ok=False` an existing one is an error.
+        An existing one is left as it is: SettingsDiffer when a setting that is given is not its own. With
+        `exist_ok=False` an existing one is an error. Settings that are left out have the defaults of docs/settings.md:
+        16 lanes by hash, messages stay for ever, ids are remembered for 5 minutes.
 
         `lane_by` says what shares a lane: keys of the same hash, one key, or one channel. Messages stay for ever, or
         until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
@@ -216,11 +231,42 @@ class AsyncHeadgate:
         """What is wrong with the database and what to do about it, the worst first; see `insights.doctor`."""
         return await self.insights.doctor(patience)
 
-    async def run(self, query: str, params: Sequence[Any], conn: Any = None, *, binary: bool = False) -> list[Row]:
+    async def run(self, query: str, params: Sequence[Any] = (), conn: Any = None, *, binary: bool = False) -> list[Row]:
         """Runs one statement, on a connection of our own or inside the transaction of `conn`.
 
-        `binary` results are read faster when there are many.
+        A statement without a result answers an empty list. `binary` results are read faster when there are many.
         """
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                return await self._run(query, params, conn, binary)
+            except Exception as error:
+                ours = error if isinstance(error, Error) else from_database(error)
+                if is_uprooted(error):  # what the statement stood on was dropped under it, and perhaps made again
+                    if conn is None and left:
+                        continue
+                    if conn is not None and isinstance(params[0] if params else None, str):
+                        ours = await self._uprooted(params[0]) or ours
+                if ours is None or ours is error:
+                    raise
+                raise ours from error
+        raise AssertionError
+
+    async def _uprooted(self, stream: str) -> Error | None:
+        """What a user's transaction is told when its statement failed because a stream was dropped: None if it was not.
+
+        The transaction cannot go on, so this asks on a connection of our own.
+        """
+        try:
+            await self._run(statements.STREAM_SETTINGS, (stream,), None, False)
+        except Exception as error:
+            found = from_database(error)
+            return found if isinstance(found, StreamNotFound) else None
+        return Conflict(
+            f'stream "{stream}" was dropped and made again while this transaction used it',
+            hint="repeat the transaction",
+        )
+
+    async def _run(self, query: str, params: Sequence[Any], conn: Any, binary: bool) -> list[Row]:
         try:
             if conn is not None:
                 return await run_async(conn, query, params)
@@ -235,12 +281,6 @@ class AsyncHeadgate:
                 f"no connection to the database within {self._timeout:g} s",
                 hint="is PostgreSQL running and below its max_connections? the call can be repeated",
             ) from error
-        except Error:
-            raise
-        except Exception as error:
-            if (ours := from_database(error)) is not None:
-                raise ours from error
-            raise
 
     @property
     def pool(self) -> AsyncConnectionPool[AsyncPooledConnection]:

@@ -17,6 +17,7 @@ from ..types import (
     DeadLetter,
     Finding,
     MessageState,
+    Peek,
     PeekedMessage,
     SegmentInfo,
     State,
@@ -27,6 +28,9 @@ from ..types import (
 
 if TYPE_CHECKING:
     from .client import AsyncHeadgate
+
+
+CREATE_STREAM = "create it with hg.stream(name, create=True)"
 
 
 class AsyncInsights:
@@ -43,19 +47,20 @@ class AsyncInsights:
         """One stream."""
         for row in await self._hg.run(statements.STREAMS, (name, name)):
             return _stream(row)
-        raise StreamNotFound(f'stream "{name}" does not exist', hint="create it with hg.stream(name, create=True)")
+        raise StreamNotFound(f'stream "{name}" does not exist', hint=CREATE_STREAM)
 
     async def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
         """All consumers, or those of a stream."""
-        if stream is not None:
-            await self.stream(stream)
-        return [_consumer(row) for row in await self._hg.run(statements.CONSUMERS, (stream, stream, None, None))]
+        found = [_consumer(row) for row in await self._hg.run(statements.CONSUMERS, (stream, stream, None, None))]
+        if not found and stream is not None:
+            await self._check_stream(stream)
+        return found
 
     async def consumer(self, stream: str, name: str) -> ConsumerInfo:
         """One consumer."""
         for row in await self._hg.run(statements.CONSUMERS, (stream, stream, name, name)):
             return _consumer(row)
-        await self.stream(stream)
+        await self._check_stream(stream)
         raise ConsumerNotFound(
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
@@ -64,9 +69,11 @@ class AsyncInsights:
         self, stream: str, consumer: str, channel: str | None = None, limit: int = 1000
     ) -> list[ChannelInfo]:
         """The channels (or keys, by the stream's lanes) of a consumer that something is known of, or one of them."""
-        await self.consumer(stream, consumer)
         params = (stream, consumer, channel, channel, whole(limit, "limit"))
-        return [ChannelInfo(*row) for row in await self._hg.run(statements.CHANNELS, params)]
+        found = [ChannelInfo(*row) for row in await self._hg.run(statements.CHANNELS, params)]
+        if not found:
+            await self._hg.run(statements.CONSUMER_SETTINGS, (stream, consumer))  # is there such a consumer?
+        return found
 
     async def workers(self, stream: str | None = None, consumer: str | None = None) -> list[WorkerInfo]:
         """The workers of leased consumers and their lanes: all, or those of a stream, or of one consumer."""
@@ -75,13 +82,21 @@ class AsyncInsights:
 
     async def segments(self, stream: str) -> list[SegmentInfo]:
         """The segments of a stream's log, oldest first, and why closed ones are still kept."""
-        await self.stream(stream)
+        await self._check_stream(stream)
         return [SegmentInfo(*row) for row in await self._hg.run(statements.SEGMENTS, (stream,))]
 
     async def archives(self, stream: str) -> list[ArchiveInfo]:
         """The archives of a stream: where they are, and how far."""
-        await self.stream(stream)
+        await self._check_stream(stream)
         return [ArchiveInfo(*row) for row in await self._hg.run(statements.ARCHIVES, (stream,))]
+
+    async def _check_stream(self, name: str) -> None:
+        """StreamNotFound when there is none of this name. Its figures, which cost more, are not asked for."""
+        try:
+            await self._hg.run(statements.STREAM_SETTINGS, (name,))
+        except StreamNotFound as error:
+            error.hint = CREATE_STREAM
+            raise
 
     async def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""
@@ -114,8 +129,8 @@ class AsyncInsights:
         states: Sequence[State] | None = None,
         before: int | None = None,
         after: int | None = None,
-    ) -> list[PeekedMessage]:
-        """Messages with their state for a consumer."""
+    ) -> Peek:
+        """Messages with their state for a consumer. `next` of the answer is set where it ended too early."""
         params = (
             stream,
             consumer,
@@ -125,7 +140,11 @@ class AsyncInsights:
             before,
             after,
         )
-        return [PeekedMessage(*_decoded(row)) for row in await self._hg.run(statements.PEEK, params)]
+        rows = await self._hg.run(statements.PEEK, params)
+        more = rows.pop()[0] if rows and rows[-1][5] == "more" else None
+        found = Peek(PeekedMessage(*_decoded(row)) for row in rows)
+        found.next = more
+        return found
 
     async def dead_letters(self, stream: str, consumer: str, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
         """A consumer's dead letters, oldest first."""

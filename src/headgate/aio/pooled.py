@@ -22,7 +22,7 @@ class AsyncPooledConnection(AsyncConnection[Row]):
         cursor = self._kept or self.cursor()
         self._kept = None
         await cursor.execute(query, params, prepare=prepare, binary=binary)
-        rows = await cursor.fetchall()
+        rows = [] if cursor.description is None else await cursor.fetchall()  # None: a statement without a result
         if _are_short(params) and len(rows) <= 100 and (not rows or _are_short(rows[0])):
             self._kept = cursor
         return rows

@@ -16,6 +16,7 @@ from .exits import NotThere
 from .output import facts
 
 CHANNEL = click.argument("channel", required=False, metavar="CHANNEL")
+CLEARABLE = ("max_concurrency", "release_interval")
 COLUMNS = ("channel", "state", "in_flight", "parked", "max_concurrency", "release_interval", "delivered", "served_at")
 
 
@@ -50,6 +51,7 @@ def show(call: Call, stream: str | None, consumer: str | None, channel: str | No
 @CHANNEL
 @click.option("--max-concurrency", type=int, help="So many messages in flight; 0 holds the channel back.")
 @click.option("--release-interval", type=values.time, help="One message in this time.")
+@click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a limit back to the consumer's own.")
 def set_limits(
     call: Call,
     stream: str | None,
@@ -57,17 +59,19 @@ def set_limits(
     channel: str | None,
     max_concurrency: int | None,
     release_interval: timedelta | None,
+    clear: tuple[str, ...],
 ) -> None:
-    """Limit a channel. A limit that is left out is the consumer's own."""
+    """Limit a channel. A limit that is left out stays as it is."""
     stream, consumer = call.consumer(stream, consumer)
     channel = channel or str(call.ask("channel"))
-    limits = {"max_concurrency": max_concurrency, "release_interval": release_interval}
-    if call.curl("PUT", *path(stream, consumer), "channels", channel, body=given(limits)):
+    limits = given({"max_concurrency": max_concurrency, "release_interval": release_interval})
+    if not limits and not clear:
+        raise click.UsageError("no limit was given")
+    if call.curl("PUT", *path(stream, consumer), "channels", channel, body={**limits, **dict.fromkeys(clear)}):
         return
-    call.hg.stream(stream).consumer(consumer).set_channel(
-        channel, max_concurrency=max_concurrency, release_interval=release_interval
-    )
-    call.say({"channel": channel, **limits}, channel)
+    call.hg.stream(stream).consumer(consumer).set_channel(channel, **limits, clear=clear)
+    found = call.hg.insights.channels(stream, consumer, channel, 1)
+    call.say(found[0] if found else {"channel": channel, **dict.fromkeys(CLEARABLE)}, channel)
 
 
 def _find(call: Call, stream: str, consumer: str, channel: str) -> headgate.ChannelInfo:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+import headgate
+
 from ..webhooks import new_secret
 from . import values
 from .app import app
@@ -17,12 +19,12 @@ ORDERS = click.Choice(["none", "key"])
 
 NEW = (
     click.option(
-        "--order", type=ORDERS, default="none", show_default=True,
-        help="key: hand out a message only once the earlier ones of its key are done.",
+        "--order", type=ORDERS,
+        help="key: hand out a message only once the earlier ones of its key are done. Default: none.",
     ),
     click.option(
-        "--start", default="beginning", show_default=True, metavar="POSITION",
-        help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z.",
+        "--start", metavar="POSITION",
+        help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z. Default: beginning.",
     ),
     click.option("--leased", is_flag=True, default=None, help="Give each lane to one worker at a time."),
 )  # fmt: skip
@@ -91,7 +93,11 @@ def as_body(settings: dict[str, Any]) -> dict[str, Any]:
 @stream_argument
 @click.argument("name", required=False, metavar="NAME")
 @options(NEW, SETTINGS, PUSH)
-@click.option("--if-not-exists", is_flag=True, help="Leave a consumer of this name as it is.")
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Leave a consumer of this name as it is; it must have the settings that are given.",
+)
 @click.option("--from-lake", is_flag=True, help="Prepare a replay of what only an archive still has, without asking.")
 def add(
     call: Call, stream: str | None, name: str | None, if_not_exists: bool, from_lake: bool, **settings: Any
@@ -106,11 +112,11 @@ def add(
         name = call.ask("name")
         pattern = call.ask("filter", default="all keys") if not settings["filter"] else None
         settings["filter"] = settings["filter"] or ([pattern] if pattern != "all keys" else [])
-        settings["order"] = call.ask("order", default=settings["order"], type=ORDERS)
+        settings["order"] = call.ask("order", default=settings["order"] or "none", type=ORDERS)
         settings["ack_wait"] = call.ask("ack wait", default=settings["ack_wait"] or "30s", type=values.time)
     chosen = wanted(settings)
     made = None
-    if "push" in chosen and "secret" not in chosen["push"]:
+    if "push" in chosen and "secret" not in chosen["push"] and not (if_not_exists and _pushes(call, stream, name)):
         made = chosen["push"]["secret"] = new_secret()
     leave = {"if_not_exists": True} if if_not_exists else {}
     body, without = {"name": name, **as_body(chosen), **leave}, {"--from-lake": from_lake}
@@ -121,6 +127,16 @@ def add(
     if made is not None:
         talk(f"it signs with {made}: the receiver needs it, and it is not shown again")
     call.say(call.hg.insights.consumer(stream, name), name)
+
+
+def _pushes(call: Call, stream: str, consumer: str) -> bool:
+    """Whether there is such a consumer and it pushes: then it has a secret."""
+    if call.as_curl:
+        return False
+    try:
+        return call.hg.insights.consumer(stream, consumer).push is not None
+    except (headgate.StreamNotFound, headgate.ConsumerNotFound):
+        return False
 
 
 @command(consumers, "list", curl=True)
@@ -203,7 +219,7 @@ def workers(call: Call, stream: str | None, consumer: str | None) -> None:
     stream, consumer = call.consumer(stream, consumer)
     if call.curl("GET", *path(stream, consumer), "workers"):
         return
-    call.hg.insights.consumer(stream, consumer)
+    call.hg.stream(stream).consumer(consumer)
     found = call.hg.insights.workers(stream, consumer)
     columns = ("name", "in_flight", "joined_at", "seen_at", "until", "lanes")
     call.say_rows(found, [{c: getattr(w, c) for c in columns} for w in found], columns, "it has no workers")

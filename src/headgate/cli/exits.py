@@ -30,6 +30,8 @@ HINTS: dict[type[headgate.Error], str] = {
     headgate.ConsumerNotFound: "`headgate consumer list` shows the consumers, `headgate consumer add` makes one",
     headgate.StreamExists: "choose another name, or say --if-not-exists",
     headgate.ConsumerExists: "choose another name, or say --if-not-exists",
+    headgate.SettingsDiffer: "leave these options out, or change what can be changed: `headgate stream edit`, "
+    "`headgate stream set-lanes`, `headgate consumer edit`",
     headgate.SourceNotFound: "`headgate source list` shows the sources, `headgate source add` makes one",
     headgate.SourceExists: "choose another name, or say --if-not-exists",
     headgate.NotJoined: "a leased consumer hands messages to its workers alone; look at them with `headgate peek`",

@@ -10,9 +10,9 @@ from .app import app
 from .call import Call, command, consumer_arguments, given, options, stream_argument
 from .consumers import path
 from .exits import NOTHING, NotThere
-from .output import facts, plain, say_table
+from .output import facts, plain, say_table, talk
 
-STATES = click.Choice(["available", "delivered", "parked", "done"])
+STATES = click.Choice(["available", "delivered", "parked", "done", "dead", "discarded"])
 RANGE = (
     click.option("-n", "--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many."),
     click.option("--newest", is_flag=True, help="The newest first."),
@@ -91,12 +91,15 @@ def peek(
 ) -> int | None:
     """Look at messages and their state for a consumer, without any effect."""
     stream, consumer = call.consumer(stream, consumer)
-    query = given({"limit": limit, "sort": order(newest), "before": before, "after": after})
-    if call.curl("GET", *path(stream, consumer), "messages", query=query, without={"--state": states}):
+    query = {"limit": limit, "sort": order(newest), "states": ",".join(states) or None}
+    query |= {"before": before, "after": after}
+    if call.curl("GET", *path(stream, consumer), "messages", query=given(query)):
         return None
     found = call.hg.insights.peek(
         stream, consumer, limit, newest_first=newest, states=list(states) or None, before=before, after=after
     )
     columns = ("seq", "state", "attempt", "visible_at", "key", "data")
     call.say_messages([facts(m) for m in found], columns)
+    if found.next is not None:
+        talk(f"many messages were looked at; go on with {'--before' if newest else '--after'} {found.next}")
     return None if found else NOTHING

@@ -29,13 +29,14 @@ def offer_replay(call: Call, stream: str, consumer: str, settings: dict[str, Any
         return
     first = _first_seq(call.hg, stream)
     archives = [a for a in call.hg.insights.archives(stream) if a.floor >= 1]
-    condition = _missing(call.hg, stream, str(settings["start"]), first)
+    start = str(settings.get("start") or "beginning")
+    condition = _missing(call.hg, stream, start, first)
     if condition is None or not archives:
         if wanted:
             why = f"{stream} has no archive" if condition else f"{stream} still has everything from there on"
             talk(f"there is nothing to replay: {why}")
         elif condition is not None:
-            talk(f"{stream} no longer has everything from {settings['start']} on; it begins at seq {first}")
+            talk(f"{stream} no longer has everything from {start} on; it begins at seq {first}")
         return
     archive = archives[0]
     told = f"{stream} begins at seq {first}; what is older is in the archive {archive.name} at {archive.place}"

@@ -14,10 +14,10 @@ from .call import Call, command, given, options, stream_argument
 from .output import about, size
 
 NEW = (
-    click.option("--lanes", type=int, default=16, show_default=True, help="How many lanes keys are spread over."),
+    click.option("--lanes", type=int, help="How many lanes keys are spread over. Default: 16."),
     click.option(
-        "--lane-by", type=click.Choice(["hash", "key", "channel"]), default="hash", show_default=True,
-        help="What shares a lane: keys of the same hash, one key, or one channel.",
+        "--lane-by", type=click.Choice(["hash", "key", "channel"]),
+        help="What shares a lane: keys of the same hash, one key, or one channel. Default: hash.",
     ),
     click.option("--one-message-per-key", is_flag=True, default=None, help="Keep only the latest message of a key."),
 )  # fmt: skip
@@ -52,16 +52,21 @@ def streams() -> None:
 @command(streams, "add", curl=True)
 @click.argument("name", required=False, metavar="NAME")
 @options(NEW, SETTINGS)
-@click.option("--if-not-exists", is_flag=True, help="Leave a stream of this name as it is.")
-def add(call: Call, name: str | None, if_not_exists: bool, lanes: int, lane_by: LaneBy, **settings: Any) -> None:
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Leave a stream of this name as it is; it must have the settings that are given.",
+)
+def add(call: Call, name: str | None, if_not_exists: bool, **settings: Any) -> None:
     """Make a stream."""
     if name is None:  # guided
         name = call.ask("name")
-        lane_by = call.ask("lane by", default=lane_by, type=click.Choice(["hash", "key", "channel"]))
-        lanes = call.ask("lanes", default=lanes, type=int) if lane_by == "hash" else lanes
+        lane_by = call.ask("lane by", default=settings["lane_by"] or "hash", type=click.Choice(get_args(LaneBy)))
+        if lane_by == "hash":
+            settings["lanes"] = call.ask("lanes", default=settings["lanes"] or 16, type=int)
         retain: Retain = call.ask("retain", default="forever", type=RETAIN)
-        settings["retain"] = settings["retain"] or retain
-    chosen = {"lanes": lanes, "lane_by": lane_by, **given(settings)}
+        settings |= {"lane_by": lane_by, "retain": settings["retain"] or retain}
+    chosen = given(settings)
     leave = {"if_not_exists": True} if if_not_exists else {}
     if call.curl("POST", "streams", body={"name": name, **chosen, **leave}):
         return

@@ -181,7 +181,8 @@ class _Work:
             data = await route.handler(self._call)
         if isinstance(route.answer, str):
             return route.status, route.answer.encode(), data, []
-        return route.status, JSON, _encode({"data": data}), []
+        whole = {"data": data} if self._call.next is None else {"data": data, "next": self._call.next}
+        return route.status, JSON, _encode(whole), []
 
     def _enter(self, gauge: Gauge) -> None:
         gauge.enter()

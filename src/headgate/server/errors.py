@@ -29,6 +29,7 @@ _STATUS: dict[type[errors.Error], int] = {
     errors.StreamExists: 409,
     errors.ConsumerExists: 409,
     errors.SourceExists: 409,
+    errors.SettingsDiffer: 409,
     errors.StreamFull: 409,
     errors.NotJoined: 409,
     errors.MessagesRemoved: 409,

@@ -35,23 +35,23 @@ class Body(Struct, forbid_unknown_fields=True):
 
 
 class NewStream(Body):
-    """A stream to make."""
+    """A stream to make. Settings that are left out, or null, have their defaults; an existing one may have others."""
 
     name: Name
-    lanes: Count = 16
-    lane_by: Literal["hash", "key", "channel"] = "hash"
-    retain: Literal["forever", "until_acked", "until_archived"] = "forever"
+    lanes: Count | None = None
+    lane_by: Literal["hash", "key", "channel"] | None = None
+    retain: Literal["forever", "until_acked", "until_archived"] | None = None
     retain_up_to_ms: Milliseconds | None = None
     retain_at_least_ms: Milliseconds | None = None
     max_storage: Bytes | None = None
-    one_message_per_key: bool = False
-    process_unmodified: bool = False
-    dedup_window_ms: Milliseconds = 300_000
-    max_message_bytes: Bytes = 16 * 1024 * 1024
-    segment_rows: Count = 1_000_000
-    segment_bytes: Bytes = 1 << 30
+    one_message_per_key: bool | None = None
+    process_unmodified: bool | None = None
+    dedup_window_ms: Milliseconds | None = None
+    max_message_bytes: Bytes | None = None
+    segment_rows: Count | None = None
+    segment_bytes: Bytes | None = None
     segment_age_ms: Milliseconds | None = None
-    compact_every_ms: Milliseconds = 1_800_000
+    compact_every_ms: Milliseconds | None = None
     if_not_exists: bool = False
 
 
@@ -93,9 +93,9 @@ class PushSettings(Body):
 
     url: PushUrl
     secret: Secret | Secrets
-    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 8
-    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] = 15_000
-    headers: dict[str, Text] | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] | UnsetType = UNSET
+    headers: dict[str, Text] | UnsetType | None = UNSET
 
 
 class PushChange(Body):
@@ -109,20 +109,20 @@ class PushChange(Body):
 
 
 class NewConsumer(Body):
-    """A consumer to make."""
+    """A consumer to make. Settings that are left out, or null, have their defaults; an existing one may have others."""
 
     name: Name
     filter: Filter | Text | None = None
-    order: Literal["none", "key"] = "none"
-    ack_wait_ms: Milliseconds = 30_000
+    order: Literal["none", "key"] | None = None
+    ack_wait_ms: Milliseconds | None = None
     max_deliver: Count | None = None
     max_ack_pending: Count | None = None
     backoff: Backoff | None = None
-    start: Seq | Text = "beginning"
+    start: Seq | Text | None = None
     max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     release_interval_ms: Milliseconds | None = None
-    leased: bool = False
-    lease_time_ms: Milliseconds = 10_000
+    leased: bool | None = None
+    lease_time_ms: Milliseconds | None = None
     max_waiting: Count | None = None
     push: PushSettings | None = None
     if_not_exists: bool = False
@@ -227,10 +227,10 @@ class ToSeek(Body):
 
 
 class Limits(Body):
-    """The limits of one channel; those left out are the consumer's own."""
+    """Limits of one channel to change. null puts a limit back to the consumer's own; what is left out stays."""
 
-    max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    release_interval_ms: Milliseconds | None = None
+    max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType | None = UNSET
+    release_interval_ms: Milliseconds | UnsetType | None = UNSET
 
 
 class ChosenDead(Body):
@@ -262,10 +262,14 @@ class MessagesQuery(Body):
 
 
 class PeekQuery(Body):
-    """Which messages of a consumer. `visible`: those that could be received now, or (false) those that could not."""
+    """Which messages of a consumer: in some `states` (with commas between them), or as `visible` says.
+
+    `visible`: those that could be received now, or (false) those that could not.
+    """
 
     limit: Limit = 10
     sort: Sort = "seq_asc"
+    states: Annotated[str, Meta(max_length=100, pattern="^[a-z]+(,[a-z]+)*$")] | None = None
     visible: bool | None = None
     before: Seq | None = None
     after: Seq | None = None

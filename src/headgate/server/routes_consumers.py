@@ -34,7 +34,7 @@ async def create_consumer(call: Call) -> Consumer:
         exist_ok=new.if_not_exists,
         filter=new.filter,
         order=new.order,
-        ack_wait=new.ack_wait_ms / 1000,
+        ack_wait=seconds(new.ack_wait_ms),
         max_deliver=new.max_deliver,
         max_ack_pending=new.max_ack_pending,
         backoff=new.backoff,
@@ -42,7 +42,7 @@ async def create_consumer(call: Call) -> Consumer:
         max_concurrency=new.max_concurrency,
         release_interval=seconds(new.release_interval_ms),
         leased=new.leased,
-        lease_time=new.lease_time_ms / 1000,
+        lease_time=seconds(new.lease_time_ms),
         max_waiting=new.max_waiting,
         push=_push(call, new.push),
     )
@@ -123,17 +123,20 @@ async def seek_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("GET", CONSUMER + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked])
+@routes.route("GET", CONSUMER + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)
 async def peek_messages(call: Call) -> list[Peeked]:
-    """Messages with their state for a consumer, without any effect."""
+    """Messages with their state for a consumer, without any effect. With `next`, go on there (after, or before)."""
     q: PeekQuery = call.query
-    states: list[State] | None = None
+    states = None if q.states is None else cast(list[State], q.states.split(","))
     if q.visible is not None:
+        if states is not None:
+            raise Problem(422, "invalid_argument", "states and visible both say which messages", "give one of them")
         states = [s for s in get_args(State) if (s in VISIBLE) == q.visible]
     found = await call.service.hg.insights.peek(
         call.stream, call.consumer, q.limit,
         newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
     )  # fmt: skip
+    call.next = found.next
     return [Peeked.of(m) for m in found]
 
 
@@ -155,14 +158,9 @@ async def get_channel(call: Call) -> Channel:
 
 @routes.route("PUT", CONSUMER + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
 async def set_channel(call: Call) -> Channel:
-    """Sets the limits of a channel."""
-    limits: Limits = call.body
+    """Changes the limits of a channel."""
     consumer = await call.service.consumer(call.stream, call.consumer)
-    await consumer.set_channel(
-        call.path["channel"],
-        max_concurrency=limits.max_concurrency,
-        release_interval=seconds(limits.release_interval_ms),
-    )
+    await consumer.set_channel(call.path["channel"], **changes(call.body))
     call.service.polling.stirred(call.stream, call.consumer)
     for found in await consumer.channels(call.path["channel"], 1):
         return Channel.of(found)

@@ -31,12 +31,12 @@ async def create_stream(call: Call) -> Stream:
         max_storage=new.max_storage,
         one_message_per_key=new.one_message_per_key,
         process_unmodified=new.process_unmodified,
-        dedup_window=new.dedup_window_ms / 1000,
+        dedup_window=seconds(new.dedup_window_ms),
         max_message_bytes=new.max_message_bytes,
         segment_rows=new.segment_rows,
         segment_bytes=new.segment_bytes,
         segment_age=seconds(new.segment_age_ms),
-        compact_every=new.compact_every_ms / 1000,
+        compact_every=seconds(new.compact_every_ms),
     )
     return Stream.of(await stream.info())
 

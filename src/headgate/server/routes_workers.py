@@ -38,7 +38,7 @@ async def leave_workers(call: Call) -> Left:
 @routes.route("GET", WORKERS, scope="monitor", answer=list[Worker])
 async def list_workers(call: Call) -> list[Worker]:
     """The workers of a consumer and their lanes."""
-    await call.service.hg.insights.consumer(call.stream, call.consumer)
+    await call.service.stream(call.stream).consumer(call.consumer)
     return [Worker.of(w) for w in await call.service.hg.insights.workers(call.stream, call.consumer)]
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 from psycopg import Connection
 
 from .. import statements, tracing
-from ..connections import Array
+from ..connections import Array, Row
 from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
-from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, PeekedMessage, Push, Settled, State
+from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, Peek, Push, Settled, State
 from ..worker_options import WorkerOptions
 from .message import Message
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.1
+TRIES = 5  # to find the stream's function, while it is dropped and made again
 
 
 class Consumer:
@@ -86,12 +87,7 @@ class Consumer:
         while True:
             began = time_ns()
             params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
-            try:
-                rows = self.hg.run(self._receive, params, binary=True)
-            except SchemaMissing:  # the stream was dropped, and perhaps made again
-                settings = self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
-                self._receive = statements.RECEIVE.format(int(settings[0][0]))
-                rows = self.hg.run(self._receive, params, binary=True)
+            rows = self._claim(params)
             left = deadline - monotonic()
             if rows or left <= 0:
                 messages = [Message(self, row) for row in rows]
@@ -101,6 +97,18 @@ class Consumer:
             done = Array()
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, LONGEST_POLL)
+
+    def _claim(self, params: tuple[Any, ...]) -> list[Row]:
+        """What the stream's own function hands out. A stream that was dropped and made again has another one."""
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                return self.hg.run(self._receive, params, binary=True)
+            except SchemaMissing:
+                if not left:
+                    raise
+            settings = self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
+            self._receive = statements.RECEIVE.format(int(settings[0][0]))
+        raise AssertionError
 
     def ack(self, messages: Iterable[Message | str], *, conn: Any = None) -> Settled:
         """Done with these messages (or ack_ids). With `conn` that commits with the caller's transaction."""
@@ -227,8 +235,12 @@ class Consumer:
         states: Sequence[State] | None = None,
         before: int | None = None,
         after: int | None = None,
-    ) -> list[PeekedMessage]:
-        """Messages with their state for this consumer, without any effect."""
+    ) -> Peek:
+        """Messages with their state for this consumer, without any effect.
+
+        However long the stream is, about 100,000 messages are looked at: where that ends it, `next` of the answer says
+        where to go on (`after=`, or `before=` with `newest_first`).
+        """
         return self.hg.insights.peek(
             self.stream, self.name, limit, newest_first=newest_first, states=states, before=before, after=after
         )
@@ -284,12 +296,13 @@ class Consumer:
         *,
         max_concurrency: int | None = None,
         release_interval: float | timedelta | None = None,
+        clear: Sequence[str] = (),
     ) -> None:
-        """The limits of one channel (or key, by the stream's lanes); those left out are the consumer's own.
+        """Changes the limits of one channel (or key, by the stream's lanes) that are given.
 
-        `max_concurrency=0` holds the channel back.
+        `clear` names limits to put back to the consumer's own. `max_concurrency=0` holds the channel back.
         """
-        limits = (whole(max_concurrency, "max_concurrency"), interval(release_interval))
+        limits = (whole(max_concurrency, "max_concurrency"), interval(release_interval), Array(clear))
         self.hg.run(statements.SET_CHANNEL, (self.stream, self.name, checked_text(channel, "channel"), *limits))
 
     def channels(self, channel: str | None = None, limit: int = 1000) -> list[ChannelInfo]:

@@ -18,6 +18,7 @@ from ..types import (
     DeadLetter,
     Finding,
     MessageState,
+    Peek,
     PeekedMessage,
     SegmentInfo,
     State,
@@ -28,6 +29,9 @@ from ..types import (
 
 if TYPE_CHECKING:
     from .client import Headgate
+
+
+CREATE_STREAM = "create it with hg.stream(name, create=True)"
 
 
 class Insights:
@@ -44,28 +48,31 @@ class Insights:
         """One stream."""
         for row in self._hg.run(statements.STREAMS, (name, name)):
             return _stream(row)
-        raise StreamNotFound(f'stream "{name}" does not exist', hint="create it with hg.stream(name, create=True)")
+        raise StreamNotFound(f'stream "{name}" does not exist', hint=CREATE_STREAM)
 
     def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
         """All consumers, or those of a stream."""
-        if stream is not None:
-            self.stream(stream)
-        return [_consumer(row) for row in self._hg.run(statements.CONSUMERS, (stream, stream, None, None))]
+        found = [_consumer(row) for row in self._hg.run(statements.CONSUMERS, (stream, stream, None, None))]
+        if not found and stream is not None:
+            self._check_stream(stream)
+        return found
 
     def consumer(self, stream: str, name: str) -> ConsumerInfo:
         """One consumer."""
         for row in self._hg.run(statements.CONSUMERS, (stream, stream, name, name)):
             return _consumer(row)
-        self.stream(stream)
+        self._check_stream(stream)
         raise ConsumerNotFound(
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
 
     def channels(self, stream: str, consumer: str, channel: str | None = None, limit: int = 1000) -> list[ChannelInfo]:
         """The channels (or keys, by the stream's lanes) of a consumer that something is known of, or one of them."""
-        self.consumer(stream, consumer)
         params = (stream, consumer, channel, channel, whole(limit, "limit"))
-        return [ChannelInfo(*row) for row in self._hg.run(statements.CHANNELS, params)]
+        found = [ChannelInfo(*row) for row in self._hg.run(statements.CHANNELS, params)]
+        if not found:
+            self._hg.run(statements.CONSUMER_SETTINGS, (stream, consumer))  # is there such a consumer?
+        return found
 
     def workers(self, stream: str | None = None, consumer: str | None = None) -> list[WorkerInfo]:
         """The workers of leased consumers and their lanes: all, or those of a stream, or of one consumer."""
@@ -74,13 +81,21 @@ class Insights:
 
     def segments(self, stream: str) -> list[SegmentInfo]:
         """The segments of a stream's log, oldest first, and why closed ones are still kept."""
-        self.stream(stream)
+        self._check_stream(stream)
         return [SegmentInfo(*row) for row in self._hg.run(statements.SEGMENTS, (stream,))]
 
     def archives(self, stream: str) -> list[ArchiveInfo]:
         """The archives of a stream: where they are, and how far."""
-        self.stream(stream)
+        self._check_stream(stream)
         return [ArchiveInfo(*row) for row in self._hg.run(statements.ARCHIVES, (stream,))]
+
+    def _check_stream(self, name: str) -> None:
+        """StreamNotFound when there is none of this name. Its figures, which cost more, are not asked for."""
+        try:
+            self._hg.run(statements.STREAM_SETTINGS, (name,))
+        except StreamNotFound as error:
+            error.hint = CREATE_STREAM
+            raise
 
     def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""
@@ -111,8 +126,8 @@ class Insights:
         states: Sequence[State] | None = None,
         before: int | None = None,
         after: int | None = None,
-    ) -> list[PeekedMessage]:
-        """Messages with their state for a consumer."""
+    ) -> Peek:
+        """Messages with their state for a consumer. `next` of the answer is set where it ended too early."""
         params = (
             stream,
             consumer,
@@ -122,7 +137,11 @@ class Insights:
             before,
             after,
         )
-        return [PeekedMessage(*_decoded(row)) for row in self._hg.run(statements.PEEK, params)]
+        rows = self._hg.run(statements.PEEK, params)
+        more = rows.pop()[0] if rows and rows[-1][5] == "more" else None
+        found = Peek(PeekedMessage(*_decoded(row)) for row in rows)
+        found.next = more
+        return found
 
     def dead_letters(self, stream: str, consumer: str, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
         """A consumer's dead letters, oldest first."""

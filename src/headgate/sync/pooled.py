@@ -23,7 +23,7 @@ class PooledConnection(Connection[Row]):
         cursor = self._kept or self.cursor()
         self._kept = None
         cursor.execute(query, params, prepare=prepare, binary=binary)
-        rows = cursor.fetchall()
+        rows = [] if cursor.description is None else cursor.fetchall()  # None: a statement without a result
         if _are_short(params) and len(rows) <= 100 and (not rows or _are_short(rows[0])):
             self._kept = cursor
         return rows

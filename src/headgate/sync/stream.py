@@ -71,22 +71,24 @@ class Stream:
         create: bool = False,
         exist_ok: bool = True,
         filter: str | list[str] | None = None,
-        order: Order = "none",
-        ack_wait: float | timedelta = 30,
+        order: Order | None = None,
+        ack_wait: float | timedelta | None = None,
         max_deliver: int | None = None,
         max_ack_pending: int | None = None,
         backoff: Backoff | None = None,
-        start: str | int = "beginning",
+        start: str | int | None = None,
         max_concurrency: int | None = None,
         release_interval: float | timedelta | None = None,
-        leased: bool = False,
-        lease_time: float | timedelta = 10,
+        leased: bool | None = None,
+        lease_time: float | timedelta | None = None,
         max_waiting: int | None = None,
         push: Push | None = None,
     ) -> Consumer:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
-        With `exist_ok=False` an existing one is an error.
+        An existing one is left as it is, wherever it stands: SettingsDiffer when a setting that is given is not its
+        own. With `exist_ok=False` an existing one is an error. Settings that are left out: order "none", `ack_wait` and
+        `lease_time` 30 and 10 seconds, `start` at the beginning, nothing else.
 
         `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once
         the earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max",
@@ -108,7 +110,7 @@ class Stream:
                 whole(max_deliver, "max_deliver"),
                 whole(max_ack_pending, "max_ack_pending"),
                 None if backoff is None else dump_json(backoff),
-                str(start),
+                None if start is None else str(start),
                 whole(max_concurrency, "max_concurrency"),
                 interval(release_interval),
                 leased,

@@ -45,6 +45,24 @@ begin
   end if;
 end $$;
 
+-- fail_if_different(what, alter, settings): HG015 when some setting was given and is not the one that there is; `given` is null where
+-- that is not so. `change` says how it can be changed: by the function `alter`, another one, or (null) not at all.
+create or replace function headgate.fail_if_different(p_what text, p_alter text, p_settings headgate.setting[]) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare differing text; ways text; fixed text;
+begin
+  select string_agg(format('%s is %s, not %s', x.name, coalesce(x.there, 'none'), x.given), '; ' order by x.nth),
+         string_agg(distinct case x.change when 'alter' then p_alter else x.change end || '(…)', ', '),
+         string_agg(x.name, ', ' order by x.nth) filter (where x.change is null)
+    into differing, ways, fixed
+    from unnest(p_settings) with ordinality x (name, given, there, change, nth) where x.given is not null;
+  if differing is not null then
+    perform headgate.fail('HG015', format('%s exists already with other settings: %s', p_what, differing),
+      'leave these settings out' || coalesce(', or change them with ' || ways, '')
+      || coalesce('; ' || fixed || ' cannot be changed: choose another name', ''));
+  end if;
+end $$;
+
 -- installed_version() -> the last migration and the digest of the functions.
 create or replace function headgate.installed_version(out migration int, out digest text)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$

@@ -37,17 +37,22 @@ begin
   end if;
 end $$;
 
--- create_stream(name, …): makes a stream, its sequence, tables and first segments. With if_not_exists an existing
--- stream is left as it is. Returns the stream's id. `lane_by` says what shares a lane: keys of the same hash ('hash', so many
--- lanes), one key ('key'), or one channel ('channel'). Messages are kept for ever, or until every consumer has acked them;
--- in both cases no longer than retain_up_to, and the oldest go when max_storage is reached, unless they are younger than
--- retain_at_least. With 'until_archived' nothing goes, for whatever reason, that is not in every archive of the stream. Writes stream, layout, segment, tick; DDL.
+-- create_stream(name, …): makes a stream, its sequence, tables and first segments. Returns the stream's id. `lane_by` says what
+-- shares a lane: keys of the same hash ('hash', so many lanes), one key ('key'), or one channel ('channel'). Messages are kept for
+-- ever, or until every consumer has acked them; in both cases no longer than retain_up_to, and the oldest go when
+-- max_storage is reached, unless they are younger than retain_at_least. With 'until_archived' nothing goes, for whatever
+-- reason, that is not in every archive of the stream.
+-- A setting that is null is not given: lanes are then 16, lane_by 'hash', retain 'forever', one_message_per_key and
+-- process_unmodified false, dedup_window 5 minutes, max_message_bytes 16777216, segment_rows 1000000, segment_bytes
+-- 1073741824, compact_every 30 minutes, and there are no other limits. With if_not_exists an existing stream is left as it is;
+-- HG015 when it has other settings than those that are given. Writes stream, layout, segment, tick; DDL.
 create or replace function headgate.create_stream(
-  name text, lanes int default 16, lane_by text default 'hash', retain text default 'forever', retain_up_to interval default null,
-  retain_at_least interval default null, max_storage bigint default null, one_message_per_key boolean default false,
-  process_unmodified boolean default false, dedup_window interval default '5 minutes', max_message_bytes int default 16777216,
-  segment_rows bigint default 1000000, segment_bytes bigint default 1073741824, segment_age interval default null,
-  compact_every interval default '30 minutes', if_not_exists boolean default false) returns int
+  name text, lanes int default null, lane_by text default null, retain text default null,
+  retain_up_to interval default null, retain_at_least interval default null, max_storage bigint default null,
+  one_message_per_key boolean default null, process_unmodified boolean default null,
+  dedup_window interval default null, max_message_bytes int default null, segment_rows bigint default null,
+  segment_bytes bigint default null, segment_age interval default null, compact_every interval default null,
+  if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s int; made headgate.stream;
 begin
@@ -55,24 +60,67 @@ begin
   if length(create_stream.name) > 50 and create_stream.name not like '%.dead' then
     perform headgate.check_name('stream', null);
   end if;
-  perform headgate.check_stream(coalesce(create_stream.lanes, 0), coalesce(create_stream.lane_by, 'null'), coalesce(create_stream.retain, 'null'),
-    create_stream.retain_up_to, create_stream.retain_at_least, create_stream.max_storage, create_stream.max_message_bytes,
-    create_stream.segment_rows, create_stream.segment_bytes, create_stream.segment_age, create_stream.compact_every);
-  insert into headgate.stream (name, lanes, lane_by, retain, retain_up_to, retain_at_least, max_storage, one_message_per_key,
-                               process_unmodified, dedup_window, max_message_bytes, segment_rows, segment_bytes, segment_age, compact_every)
-    values (create_stream.name, create_stream.lanes, create_stream.lane_by, create_stream.retain, create_stream.retain_up_to,
-            create_stream.retain_at_least, create_stream.max_storage, create_stream.one_message_per_key, create_stream.process_unmodified,
-            create_stream.dedup_window, create_stream.max_message_bytes, create_stream.segment_rows, create_stream.segment_bytes,
-            create_stream.segment_age, create_stream.compact_every)
+  made.lanes := coalesce(create_stream.lanes, 16);
+  made.lane_by := coalesce(create_stream.lane_by, 'hash');
+  made.retain := coalesce(create_stream.retain, 'forever');
+  made.one_message_per_key := coalesce(create_stream.one_message_per_key, false);
+  made.process_unmodified := coalesce(create_stream.process_unmodified, false);
+  made.dedup_window := coalesce(create_stream.dedup_window, '5 minutes');
+  made.max_message_bytes := coalesce(create_stream.max_message_bytes, 16777216);
+  made.segment_rows := coalesce(create_stream.segment_rows, 1000000);
+  made.segment_bytes := coalesce(create_stream.segment_bytes, 1073741824);
+  made.compact_every := coalesce(create_stream.compact_every, '30 minutes');
+  perform headgate.check_stream(
+    made.lanes, made.lane_by, made.retain, create_stream.retain_up_to, create_stream.retain_at_least,
+    create_stream.max_storage, made.max_message_bytes, made.segment_rows, made.segment_bytes,
+    create_stream.segment_age, made.compact_every);
+  insert into headgate.stream (
+      name, lanes, lane_by, retain, retain_up_to, retain_at_least, max_storage, one_message_per_key, process_unmodified,
+      dedup_window, max_message_bytes, segment_rows, segment_bytes, segment_age, compact_every)
+    values (
+      create_stream.name, made.lanes, made.lane_by, made.retain, create_stream.retain_up_to,
+      create_stream.retain_at_least, create_stream.max_storage, made.one_message_per_key, made.process_unmodified,
+      made.dedup_window, made.max_message_bytes, made.segment_rows, made.segment_bytes, create_stream.segment_age,
+      made.compact_every)
     on conflict on constraint stream_name_key do nothing returning id into s;
   if s is null then
-    if not if_not_exists then
+    if not coalesce(if_not_exists, false) then
       perform headgate.fail('HG002', format('stream "%s" exists already', create_stream.name),
         'choose another name, or say if_not_exists => true');
     end if;
-    return (headgate.find_stream(create_stream.name)).id;
+    made := headgate.find_stream(create_stream.name);
+    perform headgate.fail_if_different(
+      format('stream "%s"', made.name), 'headgate.alter_stream',
+      array[
+        row('lanes', nullif(create_stream.lanes, made.lanes), made.lanes, 'headgate.set_lanes'),
+        row('lane_by', nullif(create_stream.lane_by, made.lane_by), made.lane_by, null),
+        row('retain', nullif(create_stream.retain, made.retain), made.retain, 'alter'),
+        row('retain_up_to', nullif(create_stream.retain_up_to, made.retain_up_to),
+            made.retain_up_to, 'alter'),
+        row('retain_at_least', nullif(create_stream.retain_at_least, made.retain_at_least),
+            made.retain_at_least, 'alter'),
+        row('max_storage', nullif(create_stream.max_storage, made.max_storage),
+            made.max_storage, 'alter'),
+        row('one_message_per_key', nullif(create_stream.one_message_per_key, made.one_message_per_key),
+            made.one_message_per_key, null),
+        row('process_unmodified', nullif(create_stream.process_unmodified, made.process_unmodified),
+            made.process_unmodified, 'alter'),
+        row('dedup_window', nullif(create_stream.dedup_window, made.dedup_window),
+            made.dedup_window, 'alter'),
+        row('max_message_bytes', nullif(create_stream.max_message_bytes, made.max_message_bytes),
+            made.max_message_bytes, 'alter'),
+        row('segment_rows', nullif(create_stream.segment_rows, made.segment_rows),
+            made.segment_rows, 'alter'),
+        row('segment_bytes', nullif(create_stream.segment_bytes, made.segment_bytes),
+            made.segment_bytes, 'alter'),
+        row('segment_age', nullif(create_stream.segment_age, made.segment_age),
+            made.segment_age, 'alter'),
+        row('compact_every', nullif(create_stream.compact_every, made.compact_every),
+            made.compact_every, 'alter')
+      ]::headgate.setting[]);
+    return made.id;
   end if;
-  insert into headgate.layout (stream, base, lanes, since) values (s, 0, create_stream.lanes, '3');
+  insert into headgate.layout (stream, base, lanes, since) values (s, 0, made.lanes, '3');
   execute format('create sequence headgate.seq_%s', s);
   execute format($ddl$
     create table headgate.message_%1$s (
@@ -84,24 +132,24 @@ begin
       data text not null,
       headers jsonb,
       deliver_at timestamptz%3$s
-    ) partition by range (seq) $ddl$, s, case create_stream.lane_by when 'hash' then 'int' else 'bigint' end,
-    case create_stream.lane_by when 'channel' then ', channel text' end);
+    ) partition by range (seq) $ddl$, s, case made.lane_by when 'hash' then 'int' else 'bigint' end,
+    case made.lane_by when 'channel' then ', channel text' end);
   execute format('create unique index on headgate.message_%s (seq)', s);
   execute format('create index on headgate.message_%s (lane, seq)', s);
   execute format('create index on headgate.message_%s using brin (created_at) with (pages_per_range = 32, autosummarize = on)', s);
-  if create_stream.one_message_per_key then
+  if made.one_message_per_key then
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
   end if;
   execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))', s);
   select * into made from headgate.stream t where t.id = s;
   execute format('create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
                  'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.kept_%3$s m where true%4$s',
-                 'log_' || create_stream.name, case create_stream.lane_by when 'channel' then ', channel' end, s, headgate.newest_only(made, 'm'));
+                 'log_' || create_stream.name, case made.lane_by when 'channel' then ', channel' end, s, headgate.newest_only(made, 'm'));
   if to_regrole('headgate_monitor') is not null then
     execute format('grant select on headgate.%I to headgate_monitor', 'log_' || create_stream.name);
   end if;
   execute format('create view headgate.read_%1$s as select seq, xid, created_at, lane, key, data, headers, deliver_at, %2$s as channel from headgate.message_%1$s',
-                 s, case create_stream.lane_by when 'channel' then 'channel' else 'null::text' end);
+                 s, case made.lane_by when 'channel' then 'channel' else 'null::text' end);
   if to_regrole('headgate_monitor') is not null then execute format('grant select on headgate.read_%s to headgate_monitor', s); end if;
   perform headgate.ensure_segments(s, 0);
   insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)

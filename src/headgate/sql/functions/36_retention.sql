@@ -17,10 +17,9 @@ begin
         from headgate.consumer c cross join lateral (select
              exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
                        select from headgate.message_%1$s_%2$s m where m.lane = k.lane and m.seq > r.start and headgate.unread(k, m.seq, m.xid) limit 1) m
-                      where k.consumer = c.id and k.lane >= 0 and r.start < $2 - 1 and (
-                              k.next_at is not null or k.lane < 144115188075855872
-                              or exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
-          or exists (select from headgate.discovered_lanes(c.id) k cross join lateral (
+                      where k.consumer = c.id and k.lane >= 0 and r.start < $2 - 1
+                        and (k.next_at is not null or k.lane < 144115188075855872))
+          or exists (select from headgate.told_lanes(c.id) k cross join lateral (
                        select from headgate.message_%1$s_%2$s m where m.lane = k.lane and headgate.unread(k, m.seq, m.xid) limit 1) m)
           or exists (select from headgate.cursor k cross join lateral headgate.read_up_to(%1$s, k) r (start) cross join lateral (
                        select from headgate.message_%1$s_%2$s m where m.seq > r.start and headgate.unread(k, m.seq, m.xid)

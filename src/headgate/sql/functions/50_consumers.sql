@@ -55,14 +55,18 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     else 0 end)
 $$;
 
--- create_consumer(stream, name, …): adds a consumer and its cursors; no backfill, whatever the start. With if_not_exists
--- an existing one is left as it is. Returns its id. `push` has the server post its messages to a URL: see 57_push.sql.
+-- create_consumer(stream, name, …): adds a consumer and its cursors; no backfill, whatever the start. Returns its id. `push` has the
+-- server post its messages to a URL: see 57_push.sql. A setting that is null is not given: order is then 'none' (in a
+-- stream with one_message_per_key always 'key'), ack_wait 30 seconds, start 'beginning', leased false, lease_time 10 seconds,
+-- and there are no filter, no limits and no push. With if_not_exists an existing one is left as it is, wherever it stands;
+-- HG015 when it has other settings than those that are given.
 -- Writes consumer, cursor, push, and a stream for dead letters when max_deliver is given.
 create or replace function headgate.create_consumer(
-  stream text, name text, filter text[] default null, "order" text default 'none', ack_wait interval default '30 seconds',
-  max_deliver int default null, max_ack_pending int default null, backoff jsonb default null, start text default 'beginning',
-  max_concurrency int default null, release_interval interval default null, leased boolean default false, lease_time interval default '10 seconds',
-  max_waiting int default null, push jsonb default null, if_not_exists boolean default false) returns int
+  stream text, name text, filter text[] default null, "order" text default null, ack_wait interval default null,
+  max_deliver int default null, max_ack_pending int default null, backoff jsonb default null, start text default null,
+  max_concurrency int default null, release_interval interval default null, leased boolean default null,
+  lease_time interval default null, max_waiting int default null, push jsonb default null,
+  if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream); c headgate.consumer; newest headgate.tick;
 begin
@@ -72,25 +76,84 @@ begin
     perform headgate.fail('HG010', format('stream "%s" has hashed lanes, which cannot be limited', s.name),
       'make the stream with lane_by => ''channel'' (or ''key''), or limit the whole consumer: max_ack_pending');
   end if;
+  push := nullif(push, 'null');
+  backoff := nullif(backoff, 'null');
   select * into c from headgate.consumer k where k.stream = s.id and k.name = create_consumer.name;
-  if found and if_not_exists then return c.id; end if;
-  newest := headgate.make_tick(s.id, headgate.is_open());
-  insert into headgate.consumer (stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff,
-                                 max_concurrency, release_interval, leased, lease_time, max_waiting)
-    values (s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter), "order" = 'key' or s.one_message_per_key,
-            create_consumer.ack_wait, create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff,
-            create_consumer.max_concurrency, create_consumer.release_interval, create_consumer.leased, create_consumer.lease_time, create_consumer.max_waiting)
-    on conflict on constraint consumer_stream_name_key do nothing returning * into c;
   if c.id is null then
-    if if_not_exists then return (headgate.find_consumer(create_consumer.stream, create_consumer.name)).id; end if;
+    newest := headgate.make_tick(s.id, headgate.is_open());
+    insert into headgate.consumer (
+        stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency,
+        release_interval, leased, lease_time, max_waiting)
+      values (
+        s.id, create_consumer.name, create_consumer.filter, headgate.filter_pattern(create_consumer.filter),
+        coalesce("order", 'none') = 'key' or s.one_message_per_key, coalesce(create_consumer.ack_wait, '30 seconds'),
+        create_consumer.max_deliver, create_consumer.max_ack_pending, create_consumer.backoff,
+        create_consumer.max_concurrency, create_consumer.release_interval, coalesce(create_consumer.leased, false),
+        coalesce(create_consumer.lease_time, '10 seconds'), create_consumer.max_waiting)
+      on conflict on constraint consumer_stream_name_key do nothing returning * into c;
+    if c.id is not null then
+      if max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
+      perform headgate.place(c, coalesce(start, 'beginning'), newest);
+      if c.leased then perform headgate.ensure_slots(c); end if;
+      if push is not null then perform headgate.write_push(c, push); end if;
+      return c.id;
+    end if;
+  end if;
+  if not coalesce(if_not_exists, false) then
     perform headgate.fail('HG004', format('stream "%s" has a consumer "%s" already', s.name, create_consumer.name),
       'choose another name, or say if_not_exists => true');
   end if;
-  if max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
-  perform headgate.place(c, start, newest);
-  if c.leased then perform headgate.ensure_slots(c); end if;
-  if push is not null and push <> 'null' then perform headgate.write_push(c, push); end if;
+  c := headgate.find_consumer(create_consumer.stream, create_consumer.name);
+  perform headgate.filter_pattern(create_consumer.filter);
+  perform headgate.fail_if_different(
+    format('consumer "%s" of stream "%s"', c.name, s.name), 'headgate.alter_consumer',
+    array[
+      row('filter', nullif(headgate.sorted(create_consumer.filter), headgate.sorted(c.filter)),
+          c.filter, 'alter'),
+      row('order', case when ("order" = 'key' or s.one_message_per_key) <> c.ordered then "order" end,
+          case when c.ordered then 'key' else 'none' end, null),
+      row('ack_wait', nullif(create_consumer.ack_wait, c.ack_wait), c.ack_wait, 'alter'),
+      row('max_deliver', nullif(create_consumer.max_deliver, c.max_deliver),
+          c.max_deliver, 'alter'),
+      row('max_ack_pending', nullif(create_consumer.max_ack_pending, c.max_ack_pending),
+          c.max_ack_pending, 'alter'),
+      row('backoff', nullif(create_consumer.backoff, c.backoff), c.backoff, 'alter'),
+      row('max_concurrency', nullif(create_consumer.max_concurrency, c.max_concurrency),
+          c.max_concurrency, 'alter'),
+      row('release_interval', nullif(create_consumer.release_interval, c.release_interval),
+          c.release_interval, 'alter'),
+      row('leased', nullif(create_consumer.leased, c.leased), c.leased, null),
+      row('lease_time', nullif(create_consumer.lease_time, c.lease_time), c.lease_time, 'alter'),
+      row('max_waiting', nullif(create_consumer.max_waiting, c.max_waiting), c.max_waiting, 'alter')
+    ]::headgate.setting[] || headgate.push_settings(c, push));
   return c.id;
+end $$;
+
+-- sorted(filter) -> the patterns of a filter in one order, each once.
+create or replace function headgate.sorted(p_filter text[]) returns text[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select array_agg(distinct x order by x) from unnest(p_filter) x
+$$;
+
+-- push_settings(consumer, push) -> what is given of it beside what there is. Secrets are not shown, nor the values of headers.
+create or replace function headgate.push_settings(c headgate.consumer, p_push jsonb) returns headgate.setting[]
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare p headgate.push;
+begin
+  if p_push is null then return '{}'; end if;
+  select * into p from headgate.push x where x.consumer = c.id;
+  if p.consumer is null then
+    return array[row('push', coalesce(p_push ->> 'url', 'given'), null, 'alter')]::headgate.setting[];
+  end if;
+  return array[
+    row('push.url', nullif(p_push ->> 'url', p.url), p.url, 'alter'),
+    row('push.secret', case when headgate.texts_of(p_push -> 'secret') <> p.secrets then 'the given one' end,
+        'another one', 'alter'),
+    row('push.concurrency', nullif(p_push -> 'concurrency', to_jsonb(p.concurrency)), p.concurrency, 'alter'),
+    row('push.timeout', nullif(p_push -> 'timeout', to_jsonb(extract(epoch from p.timeout))),
+        trim_scale(extract(epoch from p.timeout)), 'alter'),
+    row('push.headers', case when coalesce(nullif(p_push -> 'headers', 'null'), '{}') <> coalesce(p.headers, '{}')
+                              and p_push ? 'headers' then 'the given ones' end, 'others', 'alter')]::headgate.setting[];
 end $$;
 
 -- alter_consumer(stream, name, …): changes the settings that are given, of `push` those that are in it. `clear` names settings to put
@@ -163,6 +226,7 @@ begin
   delete from headgate.lease where consumer = c.id;
   delete from headgate.worker where consumer = c.id;
   delete from headgate.loss where consumer = c.id;
+  delete from headgate.discarded where consumer = c.id;
 end $$;
 
 -- hold_consumer(consumer, what): for moving or removing a consumer as a whole. Holds its cursors, what is in flight and
@@ -227,7 +291,7 @@ $$;
 
 -- seek(stream, consumer, target): moves the whole consumer to 'beginning', 'end', a seq or a time. What was in flight or
 -- parked is forgotten; acks of it are stale. 55P03 when an open transaction has something of it in hand for longer than a second.
--- Locks as hold_consumer; writes cursor, delivery, departed, parked, wake.
+-- Locks as hold_consumer; writes cursor, delivery, departed, parked, wake, discovered, discarded.
 create or replace function headgate.seek(stream text, consumer text, target text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -240,6 +304,7 @@ begin
   newest := headgate.make_tick(c.stream, headgate.is_open());
   perform headgate.hold_consumer(c, 'moved');
   had := headgate.forget(c);
+  delete from headgate.discarded x where x.consumer = c.id;
   perform headgate.place(c, target, newest);
   if target <> 'end' then perform headgate.park_kept(c, had, headgate.target_seq(c.stream, target)); end if;
 end $$;

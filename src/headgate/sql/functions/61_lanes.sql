@@ -20,25 +20,39 @@
 --      others it leaves word that nobody has to wait for: notes (wake) of those that have a cursor, rows in `discovered` of
 --      those that have none. A lane of which there is such word is not forgotten.
 
--- set_channel(stream, consumer, channel, max_concurrency, release_interval): the limits of one channel (or key, by the stream's
--- lanes); null means the consumer's own. 0 holds the channel back. Writes channel, cursor.
-create or replace function headgate.set_channel(stream text, consumer text, channel text, max_concurrency int default null, release_interval interval default null)
-returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream := headgate.find_stream(stream); c headgate.consumer := headgate.find_consumer(stream, consumer); l bigint;
+-- set_channel(stream, consumer, channel, …): changes the limits of one channel (or key, by the stream's lanes) that are given; null leaves
+-- a limit as it is, and `clear` names those to put back to the consumer's own. max_concurrency 0 holds the channel back.
+-- Writes channel, cursor.
+create or replace function headgate.set_channel(
+  stream text, consumer text, channel text, max_concurrency int default null, release_interval interval default null,
+  clear text[] default '{}') returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream := headgate.find_stream(stream);
+  c headgate.consumer := headgate.find_consumer(stream, consumer);
+  l bigint := case when channel is null then 144115188075855872 else headgate.named_lane(channel) end;
+  h headgate.channel;
 begin
   if s.lane_by = 'hash' then
     perform headgate.fail('HG010', format('stream "%s" has no channels', s.name), 'make the stream with lane_by => ''channel'' (or ''key'')');
   end if;
   perform headgate.check_consumer('none', null, null, null, null, max_concurrency, release_interval, null);
-  l := case when channel is null then 144115188075855872 else headgate.named_lane(channel) end;
-  if max_concurrency is null and release_interval is null then
-    delete from headgate.channel h where h.consumer = c.id and h.lane = l;
-  else
-    insert into headgate.channel as h (consumer, lane, name, max_concurrency, release_interval)
-      values (c.id, l, set_channel.channel, set_channel.max_concurrency, set_channel.release_interval)
-      on conflict on constraint channel_pkey do update set max_concurrency = excluded.max_concurrency, release_interval = excluded.release_interval;
+  clear := coalesce(clear, '{}');
+  if not clear <@ array['max_concurrency', 'release_interval'] then
+    perform headgate.fail('HG010', 'clear names an unknown limit', 'max_concurrency and release_interval can be cleared');
   end if;
-  update headgate.cursor k set max_concurrency = set_channel.max_concurrency, release_interval = set_channel.release_interval,
+  insert into headgate.channel as x (consumer, lane, name, max_concurrency, release_interval)
+    values (c.id, l, set_channel.channel,
+            case when 'max_concurrency' <> all(clear) then set_channel.max_concurrency end,
+            case when 'release_interval' <> all(clear) then set_channel.release_interval end)
+    on conflict on constraint channel_pkey do update set
+      max_concurrency = case when 'max_concurrency' <> all(clear) then coalesce(excluded.max_concurrency, x.max_concurrency) end,
+      release_interval = case when 'release_interval' <> all(clear) then coalesce(excluded.release_interval, x.release_interval) end
+    returning * into h;
+  if h.max_concurrency is null and h.release_interval is null then
+    delete from headgate.channel x where x.consumer = c.id and x.lane = l;
+  end if;
+  update headgate.cursor k set max_concurrency = h.max_concurrency, release_interval = h.release_interval,
          next_at = case when k.next_at = 'infinity' then clock_timestamp() else k.next_at end
    where k.consumer = c.id and k.lane = l;
 end $$;
@@ -198,6 +212,16 @@ begin
     return next k;
   end loop;
 end $$;
+
+-- told_lanes(consumer id) -> named lanes that have something unread and do not look so, as cursors: those that were discovered and have no
+-- cursor yet, and idle ones that there is a note for. For who asks what is unread.
+create or replace function headgate.told_lanes(p_consumer int) returns setof headgate.cursor
+language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+  select k.* from headgate.discovered_lanes(p_consumer) k
+  union all
+  select k.* from (select distinct w.lane from headgate.wake w where w.consumer = p_consumer and w.lane >= 144115188075855872) w
+    join headgate.cursor k on k.consumer = p_consumer and k.lane = w.lane and k.next_at is null
+$$;
 
 -- gather_template() -> the source of gather_<stream id>(consumer, newest tick, now, few): reads on in the log for the whole consumer, up to
 -- 100,000 messages, and wakes the lanes it meets, making cursors for those that have none; beyond these it looks which other lanes

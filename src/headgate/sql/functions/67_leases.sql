@@ -65,7 +65,8 @@ end $$;
 
 -- heartbeat(stream, consumer, worker) -> the slots leased to the worker now. To be called about three times in the consumer's
 -- lease_time. Gives back what is above the worker's share, highest slots first, and takes what is free up to it. A worker that
--- was not seen for too long joins again. Waits a moment for other heartbeats, never for long; inside a longer transaction what
+-- was not seen for too long joins again; while another call is just taking it for dead, it has none. Waits a moment for other
+-- heartbeats, never for long; inside a longer transaction what
 -- it changes counts from the commit on. Writes worker, lease; of workers that are dead, delivery, parked, cursor.
 create or replace function headgate.heartbeat(stream text, consumer text, worker text) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -97,10 +98,10 @@ declare
   is_even boolean := true; was text := current_setting('lock_timeout'); alive int; rank int; slots int; share int; mine bigint[]; given bigint[];
 begin
   perform set_config('lock_timeout', patience, true);
-  insert into headgate.worker as w (consumer, name, until) values (c.id, p_worker, clock_timestamp() + c.lease_time)
-    on conflict (consumer, name) do update set
-      joined_at = case when w.until <= clock_timestamp() then clock_timestamp() else w.joined_at end,
-      seen_at = clock_timestamp(), until = clock_timestamp() + c.lease_time;
+  if not headgate.renew_worker(c, p_worker) then
+    perform set_config('lock_timeout', was, true);
+    return '{}';
+  end if;
   begin
     perform 1 from headgate.lease l where l.consumer = c.id and l.slot = -1 for update;
     perform headgate.ensure_slots(c);
@@ -134,6 +135,34 @@ begin
     select mine || coalesce(array_agg(t.slot order by t.slot), '{}') into mine from taken t;
   end if;
   return array(select s from unnest(mine) s order by s);
+end $$;
+
+-- renew_worker(consumer, worker) -> whether the worker counts as alive for another lease_time. False while another call takes it for
+-- dead, or has it join, at this moment: it has no lanes then. While it is alive, only a call of the same worker can be in the
+-- way, which is waited for up to a third of the lease_time: 55P03 then, because without being renewed it must not go on as if
+-- it were. The caller has set lock_timeout. Locks and writes the worker's row.
+create or replace function headgate.renew_worker(c headgate.consumer, p_worker text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare give_up timestamptz := clock_timestamp() + least(c.lease_time / 3, interval '5 seconds');
+begin
+  loop
+    begin
+      insert into headgate.worker as w (consumer, name, until) values (c.id, p_worker, clock_timestamp() + c.lease_time)
+        on conflict (consumer, name) do update set
+          joined_at = case when w.until <= clock_timestamp() then clock_timestamp() else w.joined_at end,
+          seen_at = clock_timestamp(), until = clock_timestamp() + c.lease_time;
+      return true;
+    exception when lock_not_available then
+      if not exists (select from headgate.worker w
+                      where w.consumer = c.id and w.name = p_worker and w.until > clock_timestamp()) then
+        return false;
+      end if;
+      if clock_timestamp() > give_up then
+        perform headgate.fail('55P03', format('another call of the worker "%s" does not end', p_worker),
+          'repeat the call; no two workers may have the same name');
+      end if;
+    end;
+  end loop;
 end $$;
 
 -- expire_workers(consumer, now) -> how many dead workers were found. Frees their slots and parks what they had in flight: else

@@ -15,7 +15,17 @@ begin
   -- whatever the source stream's limit is or was: a message must always be able to go there
   d := headgate.create_stream(s.name || '.dead', lanes => 4, max_message_bytes => 268435456, if_not_exists => true);
   update headgate.stream set dead_of = s.id where id = d;
+  perform headgate.index_dead(d);
   return d;
+end $$;
+
+-- index_dead(stream id): dead letters are found by the message that they were. Cut off, so that no header that somebody
+-- sends there by hand is too long for the index: names have at most 55 characters, seqs 19 digits. DDL.
+create or replace function headgate.index_dead(p_stream int) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format('create index on headgate.message_%s '
+                 '(left(headers ->> ''source_consumer'', 60), left(headers ->> ''source_seq'', 20))', p_stream);
 end $$;
 
 -- bury(consumer, seqs, attempts, error): appends messages to the dead-letter stream. The caller removes them here, in the
@@ -94,6 +104,7 @@ begin
   perform headgate.hold_in_place(c, 'given back');
   perform headgate.lock_kept(c);
   sources := headgate.take_dead(c, seqs, filter, max, true);
+  delete from headgate.discarded x where x.consumer = c.id and x.seq = any(sources);
   execute format($q$
     with back as (
       insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
@@ -145,7 +156,7 @@ end $$;
 
 -- discard(stream, consumer, seqs) -> how many parked messages this consumer will never get again: these, or all. Those that
 -- waited behind them go on. One that another transaction is handing out or changing at this moment is passed over.
--- Locks as hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake.
+-- Locks as hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake, discarded.
 create or replace function headgate.discard(stream text, consumer text, seqs bigint[] default null) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -158,7 +169,9 @@ begin
      where p.consumer = c.id and (discard.seqs is null or p.seq = any(discard.seqs)) for update skip locked),
   gone as (
     delete from headgate.parked p using held h
-     where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane, p.key),
+     where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane, p.key, p.seq),
+  noted as (
+    insert into headgate.discarded (consumer, seq) select c.id, g.seq from gone g on conflict do nothing),
   notes as (
     insert into headgate.wake (consumer, lane, key)
       select distinct c.id, g.lane, g.key from gone g where g.key is not null or g.lane >= 144115188075855872)

@@ -67,12 +67,35 @@ begin
     if n > 0 then return query select 'close segments', s.name, n; end if;
     n := headgate.tidy_kept(s);
     if n > 0 then return query select 'forget kept', s.name, n; end if;
+    n := headgate.tidy_discarded(s);
+    if n > 0 then return query select 'forget discarded', s.name, n; end if;
     now_full := headgate.is_full(s);
     if now_full <> s.is_full then
       update headgate.stream x set is_full = now_full
        where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
     end if;
   end loop;
+end $$;
+
+-- tidy_discarded(stream) -> how many notes of discarded messages were deleted, at most 10,000 a call: those whose message is gone with
+-- its segment. Writes discarded.
+create or replace function headgate.tidy_discarded(s headgate.stream) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare n bigint;
+begin
+  if not exists (select from headgate.consumer c join headgate.discarded d on d.consumer = c.id where c.stream = s.id) then
+    return 0;
+  end if;
+  execute format($q$
+    with gone as (
+      select d.consumer, d.seq from headgate.consumer c join headgate.discarded d on d.consumer = c.id
+       where c.stream = %1$s and not d.seq <@ $1
+         and not exists (select from headgate.kept_%1$s k where k.seq = d.seq)
+       limit 10000 for update of d skip locked)
+    delete from headgate.discarded d using gone x where d.consumer = x.consumer and d.seq = x.seq $q$, s.id)
+    using headgate.log_ranges(s.id);
+  get diagnostics n = row_count;
+  return n;
 end $$;
 
 -- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their

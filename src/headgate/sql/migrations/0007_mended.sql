@@ -20,7 +20,7 @@ alter table headgate.cursor add first_seq bigint not null default 0;
 
 -- What is in flight: the messages of deliveries without those that have departed.
 create view headgate.in_flight as
-select d.consumer, d.lane, d.id as delivery, d.worker, u.seq, coalesce(u.attempt, 1) as attempt, u.key, u.ord
+select d.consumer, d.lane, d.id as delivery, d.worker, d.deadline, u.seq, coalesce(u.attempt, 1) as attempt, u.key, u.ord
   from headgate.delivery d
  cross join lateral unnest(d.seqs, d.attempts, d.keys) with ordinality u (seq, attempt, key, ord)
  where not exists (
