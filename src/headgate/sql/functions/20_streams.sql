@@ -202,6 +202,7 @@ begin
   perform headgate.drop_stream_functions(s.id);
   delete from headgate.tick where stream = s.id;
   delete from headgate.message_id where stream = s.id;
+  delete from headgate.newest where stream = s.id;
   delete from headgate.stream where id = s.id;
 end $$;
 
@@ -225,7 +226,8 @@ declare
   parts text[] := array[
     ['{stream}', s.id::text],
     ['{lanes}', s.lanes::text],
-    ['{and newest}', headgate.newest_only(s, 'r')],
+    ['{and newest}', headgate.newest_only(s, 'r')
+      || case when s.one_message_per_key then format(' and (select headgate.sees_removals(%s))', s.id) else '' end],
     ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],
     ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
     ['{lane}', case s.lane_by

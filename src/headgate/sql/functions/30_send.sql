@@ -52,7 +52,7 @@ create or replace function headgate.send_batch(
   delays interval[] default null, ids text[] default null) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint; same bigint[];
+  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0); seqs bigint[]; largest bigint; room bigint;
 begin
   select * into s from headgate.stream t where t.name = send_batch.stream;
   if not found then perform headgate.find_stream(send_batch.stream); end if;
@@ -84,8 +84,7 @@ begin
     perform headgate.ensure_segments(s.id, n);
   end if;
   if s.one_message_per_key then
-    same := headgate.unmodified(s, datas, keys);
-    if same is not null then return headgate.send_modified(s, datas, keys, headers, channels, delays, ids, same); end if;
+    return headgate.send_versions(s, datas, keys, headers, channels, delays, ids);
   end if;
   x := pg_current_xact_id();
   if ids is null then
@@ -94,7 +93,6 @@ begin
   else
     seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
   end if;
-  if s.one_message_per_key then perform headgate.remove_older(s, keys, seqs); end if;
   return seqs;
 end $$;
 

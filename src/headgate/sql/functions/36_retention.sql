@@ -123,7 +123,7 @@ end $$;
 -- waited for: who holds one and queues for another closes a circle with a reader of both. `how` says what is made
 -- sure first: 'done', that no consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
 -- other word is the reason for which messages are removed, read or not, and what consumers lose is counted.
--- Locks the segment's table ACCESS EXCLUSIVE: to be called last in a transaction. Writes segment, stream, kept_<stream id>, loss.
+-- Locks the segment's table ACCESS EXCLUSIVE: to be called last in a transaction. Writes segment, stream, kept_<stream id>, newest, loss.
 create or replace function headgate.empty_segment(g headgate.segment, p_how text, p_first boolean) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare part text := format('message_%s_%s', g.stream, g.id); was text := current_setting('lock_timeout'); last_seq bigint;
@@ -137,6 +137,7 @@ begin
          from headgate.consumer c cross join lateral headgate.unread_in(c, g) n where c.stream = g.stream and n > 0;
     end if;
     perform set_config('lock_timeout', '20ms', true);
+    perform headgate.note_newest(g);
     perform headgate.lock_briefly(part, p_first);
     -- from here on nobody can come to need it: a seek or redrive that did so in the meantime is seen now
     if p_how = 'compacted' then perform headgate.keep_unfinished(g); end if;

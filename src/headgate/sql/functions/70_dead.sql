@@ -98,8 +98,9 @@ begin
         select ($1).id, headgate.parking_lane($1, m.lane, m.key, m.seq), m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
           from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
          cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
-         where m.seq = any($2) and x.state in ('done', 'skipped') returning lane)
-    insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$, c.stream)
+         where m.seq = any($2) and x.state in ('done', 'skipped')%2$s returning lane)
+    insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$,
+    c.stream, headgate.newest_only(headgate.find_stream(stream), 'm'))
     using c, sources;
   return cardinality(sources);
 end $$;
