@@ -22,7 +22,7 @@ end $$;
 -- same transaction.
 create or replace function headgate.bury(c headgate.consumer, p_seqs bigint[], p_attempts int[], p_error text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; dead text; buried bigint[];
+declare s headgate.stream; dead text; buried bigint[]; there int8multirange;
 begin
   select * into s from headgate.stream where id = c.stream;
   select name into dead from headgate.stream where id = headgate.ensure_dead_stream(s);
@@ -34,7 +34,13 @@ begin
     having count(*) > 0 $q$, s.id, case s.lane_by when 'channel' then 'm.channel' else 'null::text' end)
     into buried using dead, p_error, s.name, c.name, p_seqs, p_attempts;
   if coalesce(cardinality(buried), 0) < cardinality(p_seqs) then
-    perform headgate.lose(c.id, min(s), max(s), count(*) - coalesce(cardinality(buried), 0), 'removed while in flight') from unnest(p_seqs) s;
+    -- removed at this very moment: with its segment, or, which is no loss, because a newer version of its key was sent
+    there := case when s.one_message_per_key then headgate.log_ranges(s.id) else '{}' end;
+    execute format($q$
+      select headgate.lose($1, min(x.seq), max(x.seq), count(*), 'removed while in flight') from unnest($2) x (seq)
+       where not x.seq <@ $3 and not exists (select from headgate.message_%1$s m where m.seq = x.seq)
+         and not exists (select from headgate.kept_%1$s k where k.seq = x.seq)
+      having count(*) > 0 $q$, s.id) using c.id, p_seqs, there;
   end if;
 end $$;
 
