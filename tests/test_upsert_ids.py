@@ -1,4 +1,4 @@
-"""Upserts with message ids: repeats are told by their id first, and what is left is compared with what really precedes it."""
+"""Upserts with message ids: repeats are told by their id first, and what is left is compared with what precedes it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ class TestRepeats:
         assert column(db, STORED) == ["C"]
 
     def test_only_some_have_ids(self, db: Db) -> None:
-        sent = send_batch(db, S, ["A", "A", "x", "B", "B"], keys=["k", "k", None, "k", "k"], ids=[None, "1", "2", None, "3"])
+        keys, given = ["k", "k", None, "k", "k"], [None, "1", "2", None, "3"]
+        sent = send_batch(db, S, ["A", "A", "x", "B", "B"], keys=keys, ids=given)
         assert sent == [1, 1, 2, 3, 3]
         assert send_batch(db, S, ["?"] * 3, keys=["k"] * 3, ids=["1", "2", "3"]) == [1, 2, 3]
         assert column(db, STORED) == ["x", "B"]
@@ -193,9 +194,7 @@ class UpsertHistory(RuleBasedStateMachine):
         isolation=st.sampled_from([psycopg.IsolationLevel.READ_COMMITTED, *FIXED]),
         commits=st.booleans(),
     )
-    def send_in_a_transaction(
-        self, sent: list[list[Update]], isolation: psycopg.IsolationLevel, commits: bool
-    ) -> None:
+    def send_in_a_transaction(self, sent: list[list[Update]], isolation: psycopg.IsolationLevel, commits: bool) -> None:
         before = copy.deepcopy(self.model)
         self.other.isolation_level = isolation
         for batch in sent:
@@ -233,11 +232,12 @@ class UpsertHistory(RuleBasedStateMachine):
         self.drain()
         segment = end_segment(self.db, self.stream)
         wait_until(lambda: maintain(self.db) and not exists(self.db, segment["id"], self.stream))
-        self.model.remove_all(value(self.db, "select headgate.last_seq(id) from headgate.stream where name = %s", self.stream))
+        last = value(self.db, "select headgate.last_seq(id) from headgate.stream where name = %s", self.stream)
+        self.model.remove_all(last)
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
-        rows = self.db.execute(f"select seq, key, data, headers ->> 'data' from headgate.log_{self.stream} order by seq")
+        rows = self.db.execute(f"select seq, key, data, headers ->> 'data' from headgate.log_{self.stream} order by 1")
         held = [(Version(seq, key, data), header) for seq, key, data, header in rows]
         assert held == [(v, v.data) for v in self.model.log]
 

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from calls import Db, ack, call, column, datas, drain, facts, nack, pass_time, receive, send, tick, value
+from calls import Db, ack, call, column, drain, facts, nack, pass_time, receive, send, tick, value
 from conftest import wait_until
 from storage import create, end_segment, exists, lost, maintain
+
+from headgate import schema
 
 NEWEST = "select key from headgate.newest order by key"
 
@@ -110,7 +112,8 @@ class TestLate:
             removes_the_newer_one()
         assert drain(db, "s", "c") == []
         assert facts(db, "s", "c")["lag"] == 0
-        assert column(db, "select data from headgate.log_s") == column(db, "select data from headgate.messages('s')") == []
+        assert column(db, "select data from headgate.log_s") == []
+        assert column(db, "select data from headgate.messages('s')") == []
         assert lost(db) == 0
         assert maintain(db).get("superseded versions") == 1
 
@@ -259,6 +262,18 @@ class TestRows:
         return maintain(db).get("forget newest", 0)
 
 
+@pytest.mark.parametrize("lane_by", ["hash", "channel"])
+def test_upgrade(db: Db, lane_by: str) -> None:
+    """Streams that were there before get the log that a new one has."""
+    create(db, lane_by=lane_by, one_message_per_key=True)
+    create(db, "plain")
+    logs = "select pg_get_viewdef(('headgate.log_' || name)::regclass) from headgate.stream order by name"
+    of_new = column(db, logs)
+    [migration] = [m.script for m in schema.migrations() if m.name == "newest"]
+    db.execute(migration[migration.index("do $$") :].encode())
+    assert column(db, logs) == of_new
+
+
 @pytest.mark.parametrize("lane_by", ["hash", "key"])
 def test_many_at_once(db: Db, database_url: str, lane_by: str) -> None:
     """Senders of some keys, with fixed snapshots or late commits now and then, workers that fail, and maintenance that
@@ -315,7 +330,8 @@ def test_many_at_once(db: Db, database_url: str, lane_by: str) -> None:
             raise
 
     threads = [
-        threading.Thread(target=run, args=(what, seed)) for seed, what in enumerate([write, write, write, work, work, keep])
+        threading.Thread(target=run, args=(what, seed))
+        for seed, what in enumerate([write, write, write, work, work, keep])
     ]
     for thread in threads:
         thread.start()

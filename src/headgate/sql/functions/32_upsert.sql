@@ -58,8 +58,7 @@ begin
   if ids is not null then is_new := headgate.claim_ids(s, ids); end if;
   same := headgate.unmodified(s, datas, keys, is_new);
   if is_new is null and same is null then
-    seqs := headgate.append_versions(s, datas, keys, headers, channels, delays);
-    return seqs;
+    return headgate.append_versions(s, datas, keys, headers, channels, delays);
   end if;
   seqs := headgate.append_chosen(s, datas, keys, headers, channels, delays, is_new, same);
   -- the version that an unmodified message repeats is the last one of its key in this batch, or the one in the log
@@ -282,6 +281,7 @@ declare
   looked text[];
   gone bigint;
 begin
+  if not s.one_message_per_key then return 0; end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then return 0; end if;
   with old as (
     select w.key from headgate.newest w

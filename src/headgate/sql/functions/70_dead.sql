@@ -90,7 +90,8 @@ end $$;
 
 -- redrive(stream, consumer, seqs, filter, max) -> how many dead letters were given back to the consumer, as if never delivered:
 -- these seqs (of <stream>.dead), those whose key passes the filter, or all. What the consumer has still to come to, after a
--- seek, or has again, is not given twice. Locks the cursors; writes parked.
+-- seek, or has again, is not given twice. Of an upsert stream, one that a newer version of its key has superseded is
+-- counted and dropped: it is a dead letter no more, and does not come again. Locks the cursors; writes parked.
 create or replace function headgate.redrive(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
 returns int language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];

@@ -23,10 +23,11 @@ declare
 begin
   for s in select * from headgate.stream t where t.one_message_per_key loop
     shown := format(
-      'select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.TABLE_%1$s m where m.key is null or ('
-      'not exists (select from headgate.message_%1$s newer where newer.key = m.key and newer.seq > m.seq) and '
-      'not exists (select from headgate.newest newer '
-      'where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq))',
+      'select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.TABLE_%1$s m '
+      'where true and (m.key is null or not '
+      '(exists (select from headgate.message_%1$s newer where newer.key = m.key and newer.seq > m.seq) '
+      'or exists (select from headgate.newest newer '
+      'where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq)))',
       s.id, case s.lane_by when 'channel' then ', channel' end);
     execute format('create or replace view headgate.%I as %s union all %s',
       'log_' || s.name, replace(shown, 'TABLE', 'message'), replace(shown, 'TABLE', 'kept'));
