@@ -250,3 +250,18 @@ def test_histories(database_url: str) -> None:
             max_examples=60, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
+
+
+@pytest.mark.parametrize("upserts", [False, True])
+def test_what_an_id_costs_does_not_depend_on_how_many_there_are(db: Db, upserts: bool) -> None:
+    """Also while the statistics know nothing: only the ids of the batch are read."""
+    read = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'message_id_at'"
+    flush = "select pg_stat_force_next_flush()"
+    call(db, "create_stream", S, one_message_per_key=upserts)
+    db.execute("alter table headgate.message_id set (autovacuum_enabled = off)")
+    for i in range(10):
+        given = [f"{i}.{n}" for n in range(100)]
+        assert len(send_batch(db, S, given, keys=given, ids=given)) == 100
+        assert len(send_batch(db, S, given, keys=given, ids=given)) == 100
+        db.execute(flush)
+    assert value(db, read) == 0

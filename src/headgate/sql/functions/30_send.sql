@@ -127,15 +127,26 @@ begin
       join (select seq, row_number() over (order by seq) r from given) q using (r))
   select array_agg(r.seq order by t.ord) into seqs
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
-  update headgate.message_id m set seq = t.seq
-    from unnest(ids, seqs) t (id, seq) where m.stream = s.id and m.id = t.id and t.seq is not null and m.seq <> t.seq;
   execute format('select headgate.append_%s($1, $2, $3, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
                  'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
     using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;
-  select array_agg(coalesce(t.seq, m.seq) order by t.ord) into seqs
-    from unnest(ids, seqs) with ordinality t (id, seq, ord) left join headgate.message_id m on m.stream = s.id and m.id = t.id;
-  return seqs;
+  return headgate.record_ids(s, ids, seqs);
+end $$;
+
+-- record_ids(stream, ids, seqs) -> seqs, those of repeats filled in: a message whose seq is given has claimed its id, which
+-- stands for that seq from now on; the others get the seq that theirs stands for. Each id is looked up by the primary key,
+-- whatever the statistics say: they are never right of a table that is emptied and filled all the time. Writes message_id.
+create or replace function headgate.record_ids(s headgate.stream, p_ids text[], p_seqs bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  update headgate.message_id m set seq = u.seq
+    from unnest(p_ids, p_seqs) u (id, seq)
+   where m.stream = s.id and m.id = u.id and u.seq is not null and m.seq <> u.seq;
+  return array(
+    select coalesce(u.seq, m.seq) from unnest(p_ids, p_seqs) with ordinality u (id, seq, ord)
+      left join headgate.message_id m on m.stream = s.id and m.id = u.id and u.seq is null order by u.ord);
 end $$;
 
 -- send(stream, data, key, headers, channel, delay, id) -> seq. One message; see send_batch.

@@ -66,12 +66,7 @@ begin
     into seqs
     from (select u.ord, u.seq, u.same, max(u.seq) over (partition by u.key order by u.ord) as last
             from unnest(datas, keys, same, seqs) with ordinality u (data, key, same, seq, ord)) v;
-  if ids is null then return seqs; end if;
-  update headgate.message_id m set seq = u.seq
-    from unnest(ids, seqs) u (id, seq) where m.stream = s.id and m.id = u.id and u.seq is not null;
-  return array(
-    select coalesce(u.seq, m.seq) from unnest(ids, seqs) with ordinality u (id, seq, ord)
-      left join headgate.message_id m on m.stream = s.id and m.id = u.id order by u.ord);
+  return case when ids is null then seqs else headgate.record_ids(s, ids, seqs) end;
 end $$;
 
 -- claim_ids(stream, ids) -> of each message, whether it is to be sent: it has no id, or is the first one of an id that was
