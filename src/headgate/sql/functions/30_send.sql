@@ -134,19 +134,32 @@ begin
   return headgate.record_ids(s, ids, seqs);
 end $$;
 
--- record_ids(stream, ids, seqs) -> seqs, those of repeats filled in: a message whose seq is given has claimed its id, which
--- stands for that seq from now on; the others get the seq that theirs stands for. Each id is looked up by the primary key,
--- whatever the statistics say: they are never right of a table that is emptied and filled all the time. Writes message_id.
-create or replace function headgate.record_ids(s headgate.stream, p_ids text[], p_seqs bigint[]) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+-- record_ids(stream, ids, seqs) -> seqs, those of repeats filled in: a message whose seq is given has
+-- claimed its id, which stands for that seq from now on; the others get the seq that theirs stands for.
+-- Each id is looked up in the order of the primary key, so that no planner takes the other index and
+-- reads all ids of the stream: the statistics of a table that is filled and emptied all the time are
+-- never right. Writes message_id.
+create or replace function headgate.record_ids(s headgate.stream, p_ids text[], p_seqs bigint[])
+returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+  set enable_mergejoin = off set enable_sort = off as $$
 begin
-  update headgate.message_id m set seq = u.seq
-    from unnest(p_ids, p_seqs) u (id, seq)
-   where m.stream = s.id and m.id = u.id and u.seq is not null and m.seq <> u.seq;
+  -- the rows are this transaction's own, so they stay where they are found
+  update headgate.message_id m set seq = f.given
+    from (select x.place, u.seq as given
+            from unnest(p_ids, p_seqs) u (id, seq) cross join lateral (
+              select i.ctid as place, i.id, i.seq from headgate.message_id i
+               where i.stream = s.id and i.id >= u.id order by i.stream, i.id limit 1) x
+           where u.seq is not null and x.id = u.id and x.seq <> u.seq) f
+   where m.ctid = f.place;
+  if array_position(p_seqs, null) is null then return p_seqs; end if;
   return array(
-    select coalesce(u.seq, m.seq) from unnest(p_ids, p_seqs) with ordinality u (id, seq, ord)
-      left join headgate.message_id m on m.stream = s.id and m.id = u.id and u.seq is null order by u.ord);
+    select coalesce(u.seq, x.seq)
+      from unnest(p_ids, p_seqs) with ordinality u (id, seq, ord) left join lateral (
+        select i.id, i.seq from headgate.message_id i
+         where i.stream = s.id and i.id >= u.id order by i.stream, i.id limit 1) x
+        on u.seq is null and x.id = u.id
+     order by u.ord);
 end $$;
 
 -- send(stream, data, key, headers, channel, delay, id) -> seq. One message; see send_batch.

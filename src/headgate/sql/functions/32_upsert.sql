@@ -4,12 +4,14 @@
 -- it, or has not committed it yet) is passed over by readers and removed by a later send or by maintenance.
 -- Consumers of such a stream keep order: a key in flight is withheld, and its newest version comes next.
 --
--- When a segment is emptied the log forgets which versions were the newest. That matters only to keys of which an older
--- version is left somewhere: these get a row in headgate.newest (note_newest), and whoever asks for a newer version asks
--- both. No older version can turn up later: a segment is closed once everything below its end has committed or
--- never will, so from then on the versions below it only move (log, kept, parked, in flight, dead letters) or go.
+-- When a segment is emptied the log forgets which versions were the newest. That matters only to
+-- keys of which an older version is left somewhere: these get a row in headgate.newest
+-- (note_newest), and whoever asks for a newer version asks both. No older version can turn up
+-- later: a segment is closed once everything below its end has committed or never will, so from
+-- then on the versions below it only move (log, kept, parked, in flight, dead letters) or go.
 
--- superseded_sql(stream id, alias) -> the SQL of whether a newer version of a message's key has committed.
+-- superseded_sql(stream id, alias) -> the SQL of whether a newer version of a message's key has
+-- committed.
 create or replace function headgate.superseded_sql(p_stream int, p_alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format(
@@ -19,8 +21,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     p_alias, p_stream)
 $$;
 
--- newest_only(stream, alias) -> the condition, to be added to a where, that keeps a message only while it is the newest
--- version of its key; nothing for other streams.
+-- newest_only(stream, alias) -> the condition, to be added to a where, that keeps a message only
+-- while it is the newest version of its key; nothing for other streams.
 create or replace function headgate.newest_only(s headgate.stream, p_alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when s.one_message_per_key
@@ -28,9 +30,10 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               else '' end
 $$;
 
--- sees_removals(stream id) -> true. Raises a serialization failure when a segment was emptied after this transaction's
--- fixed snapshot was taken: then neither its messages nor what note_newest wrote of them can be seen. The caller has
--- locked the log by reading it, so that none is emptied from now on.
+-- sees_removals(stream id) -> true. Raises a serialization failure when a segment was emptied after
+-- this transaction's fixed snapshot was taken: then neither its messages nor what note_newest wrote
+-- of them can be seen. The caller has locked the log by reading it, so that none is emptied from
+-- now on.
 create or replace function headgate.sees_removals(p_stream int) returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -42,11 +45,12 @@ begin
   return not found or headgate.no_fixed_snapshot();
 end $$;
 
--- send_versions(stream, datas, keys, headers, channels, delays, ids) -> seqs: the part of send_batch for upsert streams.
--- Ids come first: a message whose id was sent before is neither appended nor compared with. Of the others, in the order
--- of the batch, those are appended that differ from the version of their key before them. One that does not is answered
--- by the seq of that version, and its id stands for that version from then on.
--- Waits only for another open transaction that sends the same id. Writes message_id, the log.
+-- send_versions(stream, datas, keys, headers, channels, delays, ids) -> seqs: the part of
+-- send_batch for upsert streams. Ids come first: a message whose id was sent before is neither
+-- appended nor compared with. Of the others, in the order of the batch, those are appended that
+-- differ from the version of their key before them. One that does not is answered by the seq of
+-- that version, and its id stands for that version from then on. Waits only for another open
+-- transaction that sends the same id. Writes message_id, the log.
 create or replace function headgate.send_versions(
   s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[], ids text[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -69,9 +73,10 @@ begin
   return case when ids is null then seqs else headgate.record_ids(s, ids, seqs) end;
 end $$;
 
--- claim_ids(stream, ids) -> of each message, whether it is to be sent: it has no id, or is the first one of an id that was
--- not sent within the dedup window. The seqs of these ids are 0 until the caller sets them. Writes message_id, in id order;
--- waits only for another open transaction that sends the same id.
+-- claim_ids(stream, ids) -> of each message, whether it is to be sent: it has no id, or is the
+-- first one of an id that was not sent within the dedup window. The seqs of these ids are 0 until
+-- the caller sets them. Writes message_id, in id order; waits only for another open transaction
+-- that sends the same id.
 create or replace function headgate.claim_ids(s headgate.stream, p_ids text[]) returns boolean[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare claimed text[];
@@ -88,10 +93,11 @@ begin
       from unnest(p_ids) with ordinality u (id, ord) left join unnest(claimed) c (id) on c.id = u.id order by u.ord);
 end $$;
 
--- unmodified(stream, datas, keys, is_new) -> of each message, null when it is to be appended, and otherwise, because the
--- version of its key before it has the same data, the seq of the version in the log (0: there is none, the one before is in
--- this batch). Null when no message is unmodified. Messages that are not new are passed over (is_new null: all are).
--- A version in the log that was superseded by one that was removed since does not count.
+-- unmodified(stream, datas, keys, is_new) -> of each message, null when it is to be appended, and
+-- otherwise, because the version of its key before it has the same data, the seq of the version in
+-- the log (0: there is none, the one before is in this batch). Null when no message is unmodified.
+-- Messages that are not new are passed over (is_new null: all are). A version in the log that was
+-- superseded by one that was removed since does not count.
 create or replace function headgate.unmodified(s headgate.stream, p_datas text[], p_keys text[], p_is_new boolean[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare same bigint[];
@@ -108,20 +114,21 @@ begin
         from (select distinct x.key from sent x) k
        cross join lateral (
          select * from headgate.message_%1$s m where m.key = k.key order by m.seq desc limit 1) m
-       where not %2$s),
+       where not exists (
+         select from headgate.newest newer where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq)),
     same as (
       select x.ord, coalesce(v.seq, 0) as seq from sent x left join stored v on v.key = x.key
        where x.data = case when x.nth > 1 then x.before else v.data end)
     select array_agg(x.seq order by p.ord)
       from generate_series(1, cardinality($2)) p (ord) left join same x on x.ord = p.ord
-    having count(x.seq) > 0 $q$, s.id, headgate.superseded_sql(s.id, 'm'))
+    having count(x.seq) > 0 $q$, s.id)
     into same using p_keys, p_datas, p_is_new;
   if same is not null then perform headgate.sees_removals(s.id); end if;
   return same;
 end $$;
 
--- append_versions(stream, datas, keys, headers, channels, delays) -> seqs. Appends messages to the log and removes the
--- versions before them. Writes the log.
+-- append_versions(stream, datas, keys, headers, channels, delays) -> seqs. Appends messages to the
+-- log and removes the versions before them. Writes the log.
 create or replace function headgate.append_versions(
   s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -135,8 +142,9 @@ begin
   return seqs;
 end $$;
 
--- append_chosen(stream, datas, keys, headers, channels, delays, is_new, same) -> of each message its seq, null when it was
--- not appended, because it is not new or the same as the version before. Writes the log.
+-- append_chosen(stream, datas, keys, headers, channels, delays, is_new, same) -> of each message
+-- its seq, null when it was not appended, because it is not new or the same as the version before.
+-- Writes the log.
 create or replace function headgate.append_chosen(
   s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[],
   is_new boolean[], same bigint[]) returns bigint[]
@@ -179,10 +187,15 @@ declare old bigint[]; looked int; last text; gone int := 0;
 begin
   if not s.one_message_per_key or current_setting('transaction_isolation') in ('repeatable read', 'serializable') then return 0; end if;
   execute format($q$
-    select count(*), max(v.key), array_agg(v.seq) filter (where v.key = v.next or exists (
-             select from headgate.newest newer where newer.stream = %1$s and newer.key = v.key and newer.seq > v.seq)) from (
-      select m.key, m.seq, lead(m.key) over (order by m.key, m.seq) as next from (
-        select m.key, m.seq from headgate.message_%1$s m where m.key is not null and m.key >= coalesce($1, '') order by m.key, m.seq limit $2) m) v $q$, s.id)
+    select count(*), max(v.key), array_agg(v.seq) filter (where v.key = v.next or v.is_old)
+      from (
+        select m.key, m.seq, lead(m.key) over (order by m.key, m.seq) as next,
+               exists (select from headgate.newest newer
+                        where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq) as is_old
+          from (
+            select m.key, m.seq from headgate.message_%1$s m
+             where m.key is not null and m.key >= coalesce($1, '')
+             order by m.key, m.seq limit $2) m) v $q$, s.id)
     into looked, last, old using s.swept_key, n;
   if old is not null then
     execute format('delete from headgate.message_%1$s m where m.seq = any(array(select o.seq from headgate.message_%1$s o '
@@ -204,8 +217,10 @@ begin
   if due = '{}' then return; end if;
   execute format($q$
     with gone as (
-      delete from headgate.parked p where p.consumer = $1 and p.lane = $2 and p.key = any($3) and %s returning p.key)
-    select array_agg(distinct g.key) from gone g $q$, headgate.superseded_sql(c.stream, 'p')) into gone using c.id, p_lane, due;
+      delete from headgate.parked p
+       where p.consumer = $1 and p.lane = $2 and p.key = any($3) and %s returning p.key)
+    select array_agg(distinct g.key) from gone g $q$, headgate.superseded_sql(c.stream, 'p'))
+    into gone using c.id, p_lane, due;
   perform headgate.sees_removals(c.stream);
   -- what waited behind them
   update headgate.parked p set visible_at = p_now
@@ -228,9 +243,10 @@ begin
   return array(select s from unnest(p_seqs) s where s <> all(old));
 end $$;
 
--- versions_sql(stream id, condition) -> the SQL of every version, as (key, seq), that is stored anywhere or at work: in the log
--- as far as the condition goes, kept by compaction, parked, in flight, and among the dead letters. To be read in one
--- snapshot: a version moves from one place to another in one transaction.
+-- versions_sql(stream id, condition) -> the SQL of every version, as (key, seq), that is stored
+-- anywhere or at work: in the log as far as the condition goes, kept by compaction, parked, in
+-- flight, and among the dead letters. To be read in one snapshot: a version moves from one place to
+-- another in one transaction.
 create or replace function headgate.versions_sql(p_stream int, p_condition text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select format($q$
@@ -252,8 +268,9 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
         from headgate.stream d where d.dead_of = p_stream), '')
 $$;
 
--- note_newest(segment): before a closed segment of an upsert stream is emptied, notes the newest version in it of each key
--- of which an older version is left anywhere. Writes newest, in key order.
+-- note_newest(segment): before a closed segment of an upsert stream is emptied, notes the newest
+-- version in it of each key of which an older version is left anywhere. Writes newest, in key
+-- order.
 create or replace function headgate.note_newest(g headgate.segment) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -268,8 +285,9 @@ begin
     g.stream, g.id, headgate.versions_sql(g.stream, format('m.seq < %s', g.first_seq)));
 end $$;
 
--- forget_newest(stream, n) -> how many rows of headgate.newest were removed, because no older version of their key is left
--- anywhere. Looks at up to n rows that were not looked at for 10 minutes. Locks them (SKIP LOCKED); writes newest.
+-- forget_newest(stream, n) -> how many rows of headgate.newest were removed, because no older
+-- version of their key is left anywhere. Looks at up to n rows that were not looked at for 10
+-- minutes. Locks them (SKIP LOCKED); writes newest.
 create or replace function headgate.forget_newest(s headgate.stream, n int default 1000) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare

@@ -1,12 +1,12 @@
--- Upsert streams: the newest version of a key may be removed with its segment while an older one is still about.
+-- Upsert streams: the newest version of a key may go with its segment while an older one is still about.
 
--- Of each such key, the highest seq that was removed. Rows are few: only keys of which an older version is stored somewhere.
--- Written by maintenance alone, so that no sender waits. See functions/32_upsert.sql.
+-- Of each such key, the highest seq that was removed. Rows are few: only keys of which an older version
+-- is stored somewhere. Written by maintenance alone, so that no sender waits. See 32_upsert.sql.
 create table headgate.newest (
   stream int not null,
   key text not null,
   seq bigint not null,
-  checked_at timestamptz not null default clock_timestamp(), -- when it was last asked whether the row is still needed
+  checked_at timestamptz not null default clock_timestamp(), -- when it was last asked whether it is needed
   primary key (stream, key)
 );
 create index newest_checked on headgate.newest (stream, checked_at);
@@ -23,7 +23,8 @@ declare
 begin
   for s in select * from headgate.stream t where t.one_message_per_key loop
     shown := format(
-      'select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.TABLE_%1$s m '
+      'select seq, key, data, headers, lane, deliver_at, created_at%2$s '
+      'from headgate.TABLE_%1$s m '
       'where true and (m.key is null or not '
       '(exists (select from headgate.message_%1$s newer where newer.key = m.key and newer.seq > m.seq) '
       'or exists (select from headgate.newest newer '
