@@ -254,9 +254,7 @@ def test_histories(database_url: str) -> None:
 
 @pytest.mark.parametrize("upserts", [False, True])
 @pytest.mark.parametrize("analyzed_at", [None, 1, 300])
-def test_what_an_id_costs_does_not_depend_on_how_many_there_are(
-    db: Db, upserts: bool, analyzed_at: int | None
-) -> None:
+def test_what_an_id_costs_does_not_depend_on_how_many_there_are(db: Db, upserts: bool, analyzed_at: int | None) -> None:
     """Whatever the statistics say: only the ids of the batch are read."""
     read = "select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'message_id'"
     call(db, "create_stream", S, one_message_per_key=upserts)

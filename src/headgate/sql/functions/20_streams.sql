@@ -227,7 +227,8 @@ declare
     ['{stream}', s.id::text],
     ['{lanes}', s.lanes::text],
     ['{and newest}', headgate.newest_only(s, 'r')
-      || case when s.one_message_per_key then format(' and (select headgate.sees_removals(%s))', s.id) else '' end],
+      || case when s.one_message_per_key
+              then format(' and (select headgate.sees_removals(%s))', s.id) else '' end],
     ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],
     ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
     ['{lane}', case s.lane_by

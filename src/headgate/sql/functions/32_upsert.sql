@@ -15,7 +15,8 @@
 create or replace function headgate.superseded_sql(p_stream int, p_alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format(
-    '(exists (select from headgate.message_%2$s newer where newer.key = %1$s.key and newer.seq > %1$s.seq)'
+    '(exists (select from headgate.message_%2$s newer'
+    ' where newer.key = %1$s.key and newer.seq > %1$s.seq)'
     ' or exists (select from headgate.newest newer'
     ' where newer.stream = %2$s and newer.key = %1$s.key and newer.seq > %1$s.seq))',
     p_alias, p_stream)
@@ -26,7 +27,8 @@ $$;
 create or replace function headgate.newest_only(s headgate.stream, p_alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when s.one_message_per_key
-              then format(' and (%s.key is null or not %s)', p_alias, headgate.superseded_sql(s.id, p_alias))
+              then format(' and (%s.key is null or not %s)', p_alias,
+                          headgate.superseded_sql(s.id, p_alias))
               else '' end
 $$;
 
@@ -37,11 +39,15 @@ $$;
 create or replace function headgate.sees_removals(p_stream int) returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('transaction_isolation') not in ('repeatable read', 'serializable') then return true; end if;
+  if current_setting('transaction_isolation') not in ('repeatable read', 'serializable') then
+    return true;
+  end if;
   -- the catalog in this snapshot, beside the file that the table has by now
   perform from headgate.segment g join pg_class t
-     on t.relname = format('message_%s_%s', g.stream, g.id) and t.relnamespace = 'headgate'::regnamespace
-   where g.stream = p_stream and g.state <> 'dropped' and pg_relation_filenode(t.oid) is distinct from t.relfilenode;
+     on t.relname = format('message_%s_%s', g.stream, g.id)
+    and t.relnamespace = 'headgate'::regnamespace
+   where g.stream = p_stream and g.state <> 'dropped'
+     and pg_relation_filenode(t.oid) is distinct from t.relfilenode;
   return not found or headgate.no_fixed_snapshot();
 end $$;
 
@@ -52,10 +58,11 @@ end $$;
 -- that version, and its id stands for that version from then on. Waits only for another open
 -- transaction that sends the same id. Writes message_id, the log.
 create or replace function headgate.send_versions(
-  s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[], ids text[])
-returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+  s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[],
+  delays interval[], ids text[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-  is_new boolean[];  -- of each message, whether it has no id or one that was not sent before; null: all
+  is_new boolean[];  -- of each, whether it has no id or one that was not sent before; null: all
   same bigint[];     -- of each that is not modified, the seq of its version in the log; null: none
   seqs bigint[];     -- of each that was appended, its seq; in the end, the answers
 begin
@@ -65,8 +72,8 @@ begin
     return headgate.append_versions(s, datas, keys, headers, channels, delays);
   end if;
   seqs := headgate.append_chosen(s, datas, keys, headers, channels, delays, is_new, same);
-  -- the version that an unmodified message repeats is the last one of its key in this batch, or the one in the log
-  select array_agg(coalesce(v.seq, case when v.same is not null then coalesce(v.last, v.same) end) order by v.ord)
+  -- an unmodified message repeats the last version of its key in this batch, or the one in the log
+  select array_agg(case when v.same is null then v.seq else coalesce(v.last, v.same) end order by v.ord)
     into seqs
     from (select u.ord, u.seq, u.same, max(u.seq) over (partition by u.key order by u.ord) as last
             from unnest(datas, keys, same, seqs) with ordinality u (data, key, same, seq, ord)) v;
@@ -83,14 +90,18 @@ declare claimed text[];
 begin
   with given as (
     insert into headgate.message_id as m (stream, id, seq)
-      select s.id, u.id, 0 from (select distinct i.id from unnest(p_ids) i (id) where i.id is not null) u order by u.id
+      select s.id, u.id, 0
+        from (select distinct i.id from unnest(p_ids) i (id) where i.id is not null) u order by u.id
       on conflict (stream, id) do update set seq = excluded.seq, at = excluded.at
         where m.at < clock_timestamp() - s.dedup_window
       returning m.id)
   select array_agg(g.id) into claimed from given g;
   return array(
-    select u.id is null or (c.id is not null and row_number() over (partition by u.id order by u.ord) = 1)
-      from unnest(p_ids) with ordinality u (id, ord) left join unnest(claimed) c (id) on c.id = u.id order by u.ord);
+    select u.id is null
+           or (c.id is not null and row_number() over (partition by u.id order by u.ord) = 1)
+      from unnest(p_ids) with ordinality u (id, ord)
+      left join unnest(claimed) c (id) on c.id = u.id
+     order by u.ord);
 end $$;
 
 -- unmodified(stream, datas, keys, is_new) -> of each message, null when it is to be appended, and
@@ -98,14 +109,16 @@ end $$;
 -- the log (0: there is none, the one before is in this batch). Null when no message is unmodified.
 -- Messages that are not new are passed over (is_new null: all are). A version in the log that was
 -- superseded by one that was removed since does not count.
-create or replace function headgate.unmodified(s headgate.stream, p_datas text[], p_keys text[], p_is_new boolean[])
-returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+create or replace function headgate.unmodified(
+  s headgate.stream, p_datas text[], p_keys text[], p_is_new boolean[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare same bigint[];
 begin
   if s.process_unmodified or p_keys is null then return null; end if;
   execute format($q$
     with sent as (
-      select u.ord, u.key, u.data, lag(u.data) over of_key as before, row_number() over of_key as nth
+      select u.ord, u.key, u.data,
+             lag(u.data) over of_key as before, row_number() over of_key as nth
         from unnest($1, $2, $3) with ordinality u (key, data, is_new, ord)
        where u.key is not null and coalesce(u.is_new, true)
       window of_key as (partition by u.key order by u.ord)),
@@ -115,7 +128,8 @@ begin
        cross join lateral (
          select * from headgate.message_%1$s m where m.key = k.key order by m.seq desc limit 1) m
        where not exists (
-         select from headgate.newest newer where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq)),
+         select from headgate.newest newer
+          where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq)),
     same as (
       select x.ord, coalesce(v.seq, 0) as seq from sent x left join stored v on v.key = x.key
        where x.data = case when x.nth > 1 then x.before else v.data end)
@@ -154,8 +168,8 @@ declare
   seqs bigint[];
 begin
   select array_agg(c.ord),
-         headgate.append_versions(s, array_agg(c.data), array_agg(c.key), array_agg(c.header), array_agg(c.channel),
-                                  array_agg(c.delay))
+         headgate.append_versions(s, array_agg(c.data), array_agg(c.key), array_agg(c.header),
+                                  array_agg(c.channel), array_agg(c.delay))
     into places, seqs
     from (select * from unnest(datas, keys, headers, channels, delays, is_new, same)
             with ordinality u (data, key, header, channel, delay, is_new, same, ord)
@@ -190,8 +204,9 @@ begin
     select count(*), max(v.key), array_agg(v.seq) filter (where v.key = v.next or v.is_old)
       from (
         select m.key, m.seq, lead(m.key) over (order by m.key, m.seq) as next,
-               exists (select from headgate.newest newer
-                        where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq) as is_old
+               exists (
+                 select from headgate.newest newer
+                  where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq) as is_old
           from (
             select m.key, m.seq from headgate.message_%1$s m
              where m.key is not null and m.key >= coalesce($1, '')
@@ -235,7 +250,8 @@ declare old bigint[];
 begin
   if not (select s.one_message_per_key from headgate.stream s where s.id = c.stream) then return p_seqs; end if;
   execute format($q$
-    select array_agg(u.seq) from unnest($1, $2) u (seq, key) where u.seq = any($3) and u.key is not null and %s $q$,
+    select array_agg(u.seq) from unnest($1, $2) u (seq, key)
+     where u.seq = any($3) and u.key is not null and %s $q$,
     headgate.superseded_sql(c.stream, 'u'))
     into old using d.seqs, d.keys, p_seqs;
   if old is null then return p_seqs; end if;
@@ -263,7 +279,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     || coalesce((
       select format($q$
       union all
-      select m.key, case when m.headers ->> 'source_seq' ~ '^[0-9]{1,18}$' then (m.headers ->> 'source_seq')::bigint end
+      select m.key, case when m.headers ->> 'source_seq' ~ '^[0-9]{1,18}$'
+                         then (m.headers ->> 'source_seq')::bigint end
         from headgate.message_%s m where m.key is not null $q$, d.id)
         from headgate.stream d where d.dead_of = p_stream), '')
 $$;
@@ -274,7 +291,9 @@ $$;
 create or replace function headgate.note_newest(g headgate.segment) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if not (select s.one_message_per_key from headgate.stream s where s.id = g.stream) then return; end if;
+  if not (select s.one_message_per_key from headgate.stream s where s.id = g.stream) then
+    return;
+  end if;
   execute format($q$
     insert into headgate.newest as n (stream, key, seq)
       select %1$s, m.key, max(m.seq)
@@ -288,14 +307,16 @@ end $$;
 -- forget_newest(stream, n) -> how many rows of headgate.newest were removed, because no older
 -- version of their key is left anywhere. Looks at up to n rows that were not looked at for 10
 -- minutes. Locks them (SKIP LOCKED); writes newest.
-create or replace function headgate.forget_newest(s headgate.stream, n int default 1000) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+create or replace function headgate.forget_newest(s headgate.stream, n int default 1000)
+returns bigint language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   looked text[];
   gone bigint;
 begin
-  if not s.one_message_per_key then return 0; end if;
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then return 0; end if;
+  if not s.one_message_per_key
+     or current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    return 0;
+  end if;
   with old as (
     select w.key from headgate.newest w
      where w.stream = s.id and w.checked_at < clock_timestamp() - interval '10 minutes'
@@ -308,6 +329,7 @@ begin
       select from (%s) v where v.key = w.key and v.seq < w.seq) $q$,
     headgate.versions_sql(s.id, 'm.key = any($2)')) using s.id, looked;
   get diagnostics gone = row_count;
-  update headgate.newest w set checked_at = clock_timestamp() where w.stream = s.id and w.key = any(looked);
+  update headgate.newest w set checked_at = clock_timestamp()
+   where w.stream = s.id and w.key = any(looked);
   return gone;
 end $$;

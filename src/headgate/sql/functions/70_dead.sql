@@ -34,11 +34,13 @@ begin
     having count(*) > 0 $q$, s.id, case s.lane_by when 'channel' then 'm.channel' else 'null::text' end)
     into buried using dead, p_error, s.name, c.name, p_seqs, p_attempts;
   if coalesce(cardinality(buried), 0) < cardinality(p_seqs) then
-    -- removed at this very moment: with its segment, or, which is no loss, because a newer version of its key was sent
+    -- removed at this moment: with its segment, or, which is no loss, by a newer version of its key
     there := case when s.one_message_per_key then headgate.log_ranges(s.id) else '{}' end;
     execute format($q$
-      select headgate.lose($1, min(x.seq), max(x.seq), count(*), 'removed while in flight') from unnest($2) x (seq)
-       where not x.seq <@ $3 and not exists (select from headgate.message_%1$s m where m.seq = x.seq)
+      select headgate.lose($1, min(x.seq), max(x.seq), count(*), 'removed while in flight')
+        from unnest($2) x (seq)
+       where not x.seq <@ $3
+         and not exists (select from headgate.message_%1$s m where m.seq = x.seq)
          and not exists (select from headgate.kept_%1$s k where k.seq = x.seq)
       having count(*) > 0 $q$, s.id) using c.id, p_seqs, there;
   end if;
@@ -90,8 +92,9 @@ end $$;
 
 -- redrive(stream, consumer, seqs, filter, max) -> how many dead letters were given back to the consumer, as if never delivered:
 -- these seqs (of <stream>.dead), those whose key passes the filter, or all. What the consumer has still to come to, after a
--- seek, or has again, is not given twice. Of an upsert stream, one that a newer version of its key has superseded is
--- counted and dropped: it is a dead letter no more, and does not come again. Locks the cursors; writes parked.
+-- seek, or has again, is not given twice. Of an upsert stream, one that a newer version of its key has
+-- superseded is counted and dropped: it is a dead letter no more, and does not come again.
+-- Locks the cursors; writes parked.
 create or replace function headgate.redrive(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
 returns int language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];

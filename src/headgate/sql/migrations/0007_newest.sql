@@ -1,12 +1,12 @@
--- Upsert streams: the newest version of a key may go with its segment while an older one is still about.
+-- Upsert streams: the newest version of a key may go with its segment while an older one is left.
 
--- Of each such key, the highest seq that was removed. Rows are few: only keys of which an older version
--- is stored somewhere. Written by maintenance alone, so that no sender waits. See 32_upsert.sql.
+-- Of each such key, the highest seq that was removed. Rows are few: only keys of which an older
+-- version is stored somewhere. Written by maintenance alone, so that no sender waits. See 32_upsert.sql.
 create table headgate.newest (
   stream int not null,
   key text not null,
   seq bigint not null,
-  checked_at timestamptz not null default clock_timestamp(), -- when it was last asked whether it is needed
+  checked_at timestamptz not null default clock_timestamp(), -- when its need was last looked into
   primary key (stream, key)
 );
 create index newest_checked on headgate.newest (stream, checked_at);
