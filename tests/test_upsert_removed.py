@@ -354,3 +354,15 @@ def test_many_at_once(db: Db, database_url: str, lane_by: str) -> None:
     assert too_late == []
     assert len(noted) > 3, "hardly a version went before an older one did: this tested nothing"
     assert lost(db) == 0
+
+
+@pytest.mark.parametrize("upserts", [False, True])
+def test_gone_at_the_moment_of_the_last_nack(db: Db, upserts: bool) -> None:
+    """A plain stream's message can only have gone with its segment, and is lost; an upsert stream's was superseded."""
+    create(db, one_message_per_key=upserts)
+    call(db, "create_consumer", "s", "c", max_deliver=1)
+    send(db, "s", "A", key="k")
+    batch = receive(db, "s", "c")
+    db.execute("delete from headgate.message_1")
+    assert nack(db, "s", "c", batch) == (1, 0)
+    assert (lost(db), facts(db, "s", "c")["dead"]) == (0 if upserts else 1, 0)
