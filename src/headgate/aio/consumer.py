@@ -319,7 +319,10 @@ class AsyncConsumer:
     async def redrive(
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
-        """Gives dead letters back: these, those whose key passes the filter, or all. Returns how many."""
+        """Gives dead letters back: these, those whose key passes the filter, or all. Returns how many.
+
+        Of a stream with `one_message_per_key`, those of which a newer version was sent are counted and dropped instead.
+        """
         return await self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     async def purge_dead(

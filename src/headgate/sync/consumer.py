@@ -320,7 +320,10 @@ class Consumer:
     def redrive(
         self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
     ) -> int:
-        """Gives dead letters back: these, those whose key passes the filter, or all. Returns how many."""
+        """Gives dead letters back: these, those whose key passes the filter, or all. Returns how many.
+
+        Of a stream with `one_message_per_key`, those of which a newer version was sent are counted and dropped instead.
+        """
         return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
     def purge_dead(

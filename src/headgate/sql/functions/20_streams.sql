@@ -266,6 +266,7 @@ begin
   perform headgate.drop_stream_functions(s.id);
   delete from headgate.tick where stream = s.id;
   delete from headgate.message_id where stream = s.id;
+  delete from headgate.newest where stream = s.id;
   delete from headgate.stream where id = s.id;
 end $$;
 
@@ -336,7 +337,9 @@ declare
   parts text[] := array[
     ['{stream}', s.id::text],
     ['{lanes}', s.lanes::text],
-    ['{and newest}', headgate.newest_only(s, 'r')],
+    ['{and newest}', headgate.newest_only(s, 'r')
+      || case when s.one_message_per_key
+              then format(' and (select headgate.sees_removals(%s))', s.id) else '' end],
     ['{left in flight}', '(cardinality(d.seqs) - (select count(*) from headgate.departed x '
                          'where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))'],
     ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],

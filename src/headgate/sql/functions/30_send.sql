@@ -62,7 +62,7 @@ create or replace function headgate.send_batch(
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0);
-  seqs bigint[]; largest bigint; same bigint[];
+  seqs bigint[]; largest bigint;
   ending bigint;  -- where the segments end
   room bigint;    -- how many seqs are left up to there
 begin
@@ -101,8 +101,7 @@ begin
     ending := headgate.segments_end(s.id);
   end if;
   if s.one_message_per_key then
-    same := headgate.unmodified(s, datas, keys);
-    if same is not null then return headgate.send_modified(s, datas, keys, headers, channels, delays, ids, same); end if;
+    return headgate.send_versions(s, datas, keys, headers, channels, delays, ids);
   end if;
   x := pg_current_xact_id();
   if ids is null then
@@ -111,7 +110,6 @@ begin
   else
     seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
   end if;
-  if s.one_message_per_key then perform headgate.remove_older(s, keys, seqs); end if;
   return seqs;
 end $$;
 
@@ -146,17 +144,41 @@ begin
       join (select seq, row_number() over (order by seq) r from given) q using (r))
   select array_agg(r.seq order by t.ord) into seqs
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
-  update headgate.message_id m set seq = t.seq
-    from unnest(ids, seqs) t (id, seq) where m.stream = s.id and m.id = t.id and t.seq is not null and m.seq <> t.seq;
   perform headgate.reach_segments(s.id, max(q)) from unnest(seqs) q
    having max(q) >= headgate.segments_end(s.id);
   execute format('select headgate.append_%s($1, $2, $3, k, d, h, c, w, q, null) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
                  'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
     using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;
-  select array_agg(coalesce(t.seq, m.seq) order by t.ord) into seqs
-    from unnest(ids, seqs) with ordinality t (id, seq, ord) left join headgate.message_id m on m.stream = s.id and m.id = t.id;
-  return seqs;
+  return headgate.record_ids(s, ids, seqs);
+end $$;
+
+-- record_ids(stream, ids, seqs) -> seqs, those of repeats filled in: a message whose seq is given has
+-- claimed its id, which stands for that seq from now on; the others get the seq that theirs stands for.
+-- Each id is looked up in the order of the primary key, so that no planner takes the other index and
+-- reads all ids of the stream: the statistics of a table that is filled and emptied all the time are
+-- never right. Writes message_id.
+create or replace function headgate.record_ids(s headgate.stream, p_ids text[], p_seqs bigint[])
+returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+  set enable_mergejoin = off set enable_sort = off as $$
+begin
+  -- the rows are this transaction's own, so they stay where they are found
+  update headgate.message_id m set seq = f.given
+    from (select x.place, u.seq as given
+            from unnest(p_ids, p_seqs) u (id, seq) cross join lateral (
+              select i.ctid as place, i.id, i.seq from headgate.message_id i
+               where i.stream = s.id and i.id >= u.id order by i.stream, i.id limit 1) x
+           where u.seq is not null and x.id = u.id and x.seq <> u.seq) f
+   where m.ctid = f.place;
+  if array_position(p_seqs, null) is null then return p_seqs; end if;
+  return array(
+    select coalesce(u.seq, x.seq)
+      from unnest(p_ids, p_seqs) with ordinality u (id, seq, ord) left join lateral (
+        select i.id, i.seq from headgate.message_id i
+         where i.stream = s.id and i.id >= u.id order by i.stream, i.id limit 1) x
+        on u.seq is null and x.id = u.id
+     order by u.ord);
 end $$;
 
 -- send(stream, data, key, headers, channel, delay, id) -> seq. One message; see send_batch.

@@ -3,52 +3,179 @@
 -- (key, seq). A send removes the older versions that it can lock at once. What it had to leave (another transaction holds
 -- it, or has not committed it yet) is passed over by readers and removed by a later send or by maintenance.
 -- Consumers of such a stream keep order: a key in flight is withheld, and its newest version comes next.
+--
+-- When a segment is emptied the log forgets which versions were the newest. That matters only to
+-- keys of which an older version is left somewhere: these get a row in headgate.newest
+-- (note_newest), and whoever asks for a newer version asks both. No older version can turn up
+-- later: a segment is closed once everything below its end has committed or never will, so from
+-- then on the versions below it only move (log, kept, parked, in flight, dead letters) or go.
 
--- newest_only(stream, alias) -> the condition, to be added to a where, that keeps a message only while it is the newest
--- version of its key; nothing for other streams.
-create or replace function headgate.newest_only(s headgate.stream, p_alias text) returns text
+-- superseded_sql(stream id, alias) -> the SQL of whether a newer version of a message's key has
+-- committed.
+create or replace function headgate.superseded_sql(p_stream int, p_alias text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select case when s.one_message_per_key then
-    format(' and (%1$s.key is null or not exists (select from headgate.message_%2$s newer where newer.key = %1$s.key and newer.seq > %1$s.seq))', p_alias, s.id)
-    else '' end
+  select format(
+    '(exists (select from headgate.message_%2$s newer'
+    ' where newer.key = %1$s.key and newer.seq > %1$s.seq)'
+    ' or exists (select from headgate.newest newer'
+    ' where newer.stream = %2$s and newer.key = %1$s.key and newer.seq > %1$s.seq))',
+    p_alias, p_stream)
 $$;
 
--- unmodified(stream, datas, keys) -> for each message, null when it is to be appended, and otherwise, because the version of its
--- key before it has the same data, the seq of the newest one in the log (-1: it is in this batch). Null when all are to be.
-create or replace function headgate.unmodified(s headgate.stream, p_datas text[], p_keys text[]) returns bigint[]
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare r bigint[];
+-- newest_only(stream, alias) -> the condition, to be added to a where, that keeps a message only
+-- while it is the newest version of its key; nothing for other streams.
+create or replace function headgate.newest_only(s headgate.stream, p_alias text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when s.one_message_per_key
+              then format(' and (%s.key is null or not %s)', p_alias,
+                          headgate.superseded_sql(s.id, p_alias))
+              else '' end
+$$;
+
+-- sees_removals(stream id) -> true. Raises a serialization failure when a segment was emptied after
+-- this transaction's fixed snapshot was taken: then neither its messages nor what note_newest wrote
+-- of them can be seen. The caller has locked the log by reading it, so that none is emptied from
+-- now on.
+create or replace function headgate.sees_removals(p_stream int) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if not headgate.has_fixed_snapshot() then return true; end if;
+  -- the catalog in this snapshot, beside the file that the table has by now
+  perform from headgate.segment g join pg_class t
+     on t.relname = format('message_%s_%s', g.stream, g.id)
+    and t.relnamespace = 'headgate'::regnamespace
+   where g.stream = p_stream and g.state <> 'dropped'
+     and pg_relation_filenode(t.oid) is distinct from t.relfilenode;
+  return not found or headgate.no_fixed_snapshot();
+end $$;
+
+-- send_versions(stream, datas, keys, headers, channels, delays, ids) -> seqs: the part of
+-- send_batch for upsert streams. Ids come first: a message whose id was sent before is neither
+-- appended nor compared with. Of the others, in the order of the batch, those are appended that
+-- differ from the version of their key before them. One that does not is answered by the seq of
+-- that version, and its id stands for that version from then on. Waits only for another open
+-- transaction that sends the same id. Writes message_id, the log.
+create or replace function headgate.send_versions(
+  s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[],
+  delays interval[], ids text[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  is_new boolean[];  -- of each, whether it has no id or one that was not sent before; null: all
+  same bigint[];     -- of each that is not modified, the seq of its version in the log; null: none
+  seqs bigint[];     -- of each that was appended, its seq; in the end, the answers
+begin
+  if ids is not null then is_new := headgate.claim_ids(s, ids); end if;
+  same := headgate.unmodified(s, datas, keys, is_new);
+  if is_new is null and same is null then
+    return headgate.append_versions(s, datas, keys, headers, channels, delays);
+  end if;
+  seqs := headgate.append_chosen(s, datas, keys, headers, channels, delays, is_new, same);
+  -- an unmodified message repeats the last version of its key in this batch, or the one in the log
+  select array_agg(case when v.same is null then v.seq else coalesce(v.last, v.same) end order by v.ord)
+    into seqs
+    from (select u.ord, u.seq, u.same, max(u.seq) over (partition by u.key order by u.ord) as last
+            from unnest(datas, keys, same, seqs) with ordinality u (data, key, same, seq, ord)) v;
+  return case when ids is null then seqs else headgate.record_ids(s, ids, seqs) end;
+end $$;
+
+-- claim_ids(stream, ids) -> of each message, whether it is to be sent: it has no id, or is the
+-- first one of an id that was not sent within the dedup window. The seqs of these ids are 0 until
+-- the caller sets them. Writes message_id, in id order; waits only for another open transaction
+-- that sends the same id.
+create or replace function headgate.claim_ids(s headgate.stream, p_ids text[]) returns boolean[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare claimed text[];
+begin
+  with given as (
+    insert into headgate.message_id as m (stream, id, seq)
+      select s.id, u.id, 0
+        from (select distinct i.id from unnest(p_ids) i (id) where i.id is not null) u order by u.id
+      on conflict (stream, id) do update set seq = excluded.seq, at = excluded.at
+        where m.at < clock_timestamp() - s.dedup_window
+      returning m.id)
+  select array_agg(g.id) into claimed from given g;
+  return array(
+    select u.id is null
+           or (c.id is not null and row_number() over (partition by u.id order by u.ord) = 1)
+      from unnest(p_ids) with ordinality u (id, ord)
+      left join unnest(claimed) c (id) on c.id = u.id
+     order by u.ord);
+end $$;
+
+-- unmodified(stream, datas, keys, is_new) -> of each message, null when it is to be appended, and
+-- otherwise, because the version of its key before it has the same data, the seq of the version in
+-- the log (0: there is none, the one before is in this batch). Null when no message is unmodified.
+-- Messages that are not new are passed over (is_new null: all are). A version in the log that was
+-- superseded by one that was removed since does not count.
+create or replace function headgate.unmodified(
+  s headgate.stream, p_datas text[], p_keys text[], p_is_new boolean[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare same bigint[];
 begin
   if s.process_unmodified or p_keys is null then return null; end if;
   execute format($q$
-    with t as (
-      select u.ord, u.k, u.d, lag(u.d) over (partition by u.k order by u.ord) as before, row_number() over (partition by u.k order by u.ord) as nth
-        from unnest($1, $2) with ordinality u (k, d, ord)),
-    log as materialized (
-      select k.key, m.seq, m.data from (select distinct t.k from t where t.k is not null) k (key) cross join lateral (
-        select m.seq, m.data from headgate.message_%s m where m.key = k.key order by m.seq desc limit 1) m)
-    select array_agg(case when t.d = case when t.nth > 1 then t.before else log.data end and t.k is not null then coalesce(log.seq, -1) end order by t.ord)
-      from t left join log on log.key = t.k $q$, s.id) into r using p_keys, p_datas;
-  return case when exists (select from unnest(r) x where x is not null) then r end;
+    with sent as (
+      select u.ord, u.key, u.data,
+             lag(u.data) over of_key as before, row_number() over of_key as nth
+        from unnest($1, $2, $3) with ordinality u (key, data, is_new, ord)
+       where u.key is not null and coalesce(u.is_new, true)
+      window of_key as (partition by u.key order by u.ord)),
+    stored as materialized (
+      select m.key, m.seq, m.data
+        from (select distinct x.key from sent x) k
+       cross join lateral (
+         select * from headgate.message_%1$s m where m.key = k.key order by m.seq desc limit 1) m
+       where not exists (
+         select from headgate.newest newer
+          where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq)),
+    same as (
+      select x.ord, coalesce(v.seq, 0) as seq from sent x left join stored v on v.key = x.key
+       where x.data = case when x.nth > 1 then x.before else v.data end)
+    select array_agg(x.seq order by p.ord)
+      from generate_series(1, cardinality($2)) p (ord) left join same x on x.ord = p.ord
+    having count(x.seq) > 0 $q$, s.id)
+    into same using p_keys, p_datas, p_is_new;
+  if same is not null then perform headgate.sees_removals(s.id); end if;
+  return same;
 end $$;
 
--- send_modified(…, unmodified) -> seqs: the part of send_batch for a batch in which some messages, told by `unmodified`, are not to
--- be appended. These get the seq of the version that they repeat.
-create or replace function headgate.send_modified(
-  s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[], ids text[], unmodified bigint[]) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare places int[]; seqs bigint[]; r bigint[];
+-- append_versions(stream, datas, keys, headers, channels, delays) -> seqs. Appends messages to the
+-- log and removes the versions before them. Writes the log.
+create or replace function headgate.append_versions(
+  s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[])
+returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  x xid8 := pg_current_xact_id();
+  seqs bigint[];
 begin
-  places := array(select u.ord from unnest(unmodified) with ordinality u (same, ord) where u.same is null order by u.ord);
-  select headgate.send_batch(s.name, array_agg(datas[p] order by p), array_agg(keys[p] order by p),
-           case when headers is not null then array_agg(headers[p] order by p) end, case when channels is not null then array_agg(channels[p] order by p) end,
-           case when delays is not null then array_agg(delays[p] order by p) end, case when ids is not null then array_agg(ids[p] order by p) end)
-    into seqs from unnest(places) p;
-  with t as (
-    select u.ord, u.same, a.seq, max(a.seq) over (partition by keys[u.ord] order by u.ord) as last
-      from unnest(unmodified) with ordinality u (same, ord) left join unnest(places, seqs) a (ord, seq) on a.ord = u.ord)
-  select array_agg(case when t.same is null then t.seq else coalesce(t.last, t.same) end order by t.ord) into r from t;
-  return r;
+  execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null, $9)', s.id)
+    into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, headgate.segments_end(s.id);
+  perform headgate.remove_older(s, keys, seqs);
+  return seqs;
+end $$;
+
+-- append_chosen(stream, datas, keys, headers, channels, delays, is_new, same) -> of each message
+-- its seq, null when it was not appended, because it is not new or the same as the version before.
+-- Writes the log.
+create or replace function headgate.append_chosen(
+  s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[],
+  is_new boolean[], same bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  places bigint[];
+  seqs bigint[];
+begin
+  select array_agg(c.ord),
+         headgate.append_versions(s, array_agg(c.data), array_agg(c.key), array_agg(c.header),
+                                  array_agg(c.channel), array_agg(c.delay))
+    into places, seqs
+    from (select * from unnest(datas, keys, headers, channels, delays, is_new, same)
+            with ordinality u (data, key, header, channel, delay, is_new, same, ord)
+           where coalesce(u.is_new, true) and u.same is null order by u.ord) c
+  having count(*) > 0;
+  return array(
+    select a.seq from generate_series(1, cardinality(datas)) p (ord)
+      left join unnest(places, seqs) a (ord, seq) on a.ord = p.ord order by p.ord);
 end $$;
 
 -- remove_older(stream, keys, seqs): removes the versions below these from the log, as far as nobody else holds them. Locks them (SKIP
@@ -72,9 +199,16 @@ declare old bigint[]; looked int; last text; gone int := 0;
 begin
   if not s.one_message_per_key or headgate.has_fixed_snapshot() then return 0; end if;
   execute format($q$
-    select count(*), max(v.key), array_agg(v.seq) filter (where v.key = v.next) from (
-      select m.key, m.seq, lead(m.key) over (order by m.key, m.seq) as next from (
-        select m.key, m.seq from headgate.message_%s m where m.key is not null and m.key >= coalesce($1, '') order by m.key, m.seq limit $2) m) v $q$, s.id)
+    select count(*), max(v.key), array_agg(v.seq) filter (where v.key = v.next or v.is_old)
+      from (
+        select m.key, m.seq, lead(m.key) over (order by m.key, m.seq) as next,
+               exists (
+                 select from headgate.newest newer
+                  where newer.stream = %1$s and newer.key = m.key and newer.seq > m.seq) as is_old
+          from (
+            select m.key, m.seq from headgate.message_%1$s m
+             where m.key is not null and m.key >= coalesce($1, '')
+             order by m.key, m.seq limit $2) m) v $q$, s.id)
     into looked, last, old using s.swept_key, n;
   if old is not null then
     execute format('delete from headgate.message_%1$s m where m.seq = any(array(select o.seq from headgate.message_%1$s o '
@@ -87,21 +221,28 @@ begin
 end $$;
 
 -- forget_superseded(consumer, lane, now): of keys with a parked message that is due, drops the parked versions that are not the
--- newest. The caller holds the lane's cursor. Writes parked.
+-- newest, as far as no other transaction holds them. The caller holds the lane's cursor. Locks parked (SKIP LOCKED); writes parked.
 create or replace function headgate.forget_superseded(c headgate.consumer, p_lane bigint, p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare due text[]; gone text[];
+declare
+  due text[];
+  gone text[];
+  firsts tid[];
 begin
   due := array(select distinct p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now and p.key is not null);
   if due = '{}' then return; end if;
   execute format($q$
     with gone as (
-      delete from headgate.parked p where p.consumer = $1 and p.lane = $2 and p.key = any($3)
-         and exists (select from headgate.message_%s newer where newer.key = p.key and newer.seq > p.seq) returning p.key)
-    select array_agg(distinct g.key) from gone g $q$, c.stream) into gone using c.id, p_lane, due;
+      delete from headgate.parked p where p.ctid = any(array(
+        select o.ctid from headgate.parked o
+         where o.consumer = $1 and o.lane = $2 and o.key = any($3) and %s for update of o skip locked)) returning p.key)
+    select array_agg(distinct g.key) from gone g $q$, headgate.superseded_sql(c.stream, 'o'))
+    into gone using c.id, p_lane, due;
+  perform headgate.sees_removals(c.stream);
+  if gone is null then return; end if;
   -- what waited behind them
-  update headgate.parked p set visible_at = p_now
-   where gone is not null and p.ctid = any(headgate.first_parked(c.id, p_lane, gone)) and p.reason = 'blocked' and p.visible_at > p_now;
+  firsts := headgate.hold_parked(headgate.first_parked(c.id, p_lane, gone));
+  update headgate.parked p set visible_at = p_now where p.ctid = any(firsts) and p.reason = 'blocked' and p.visible_at > p_now;
 end $$;
 
 -- still_newest(consumer, delivery, seqs) -> those of the messages of a delivery that failed that are worth another attempt: of an upsert
@@ -112,10 +253,83 @@ declare old bigint[];
 begin
   if not (select s.one_message_per_key from headgate.stream s where s.id = c.stream) then return p_seqs; end if;
   execute format($q$
-    select array_agg(u.s) from unnest($1, $2) u (s, k)
-     where u.s = any($3) and u.k is not null and exists (select from headgate.message_%s newer where newer.key = u.k and newer.seq > u.s) $q$, c.stream)
+    select array_agg(u.seq) from unnest($1, $2) u (seq, key)
+     where u.seq = any($3) and u.key is not null and %s $q$,
+    headgate.superseded_sql(c.stream, 'u'))
     into old using d.seqs, d.keys, p_seqs;
   if old is null then return p_seqs; end if;
   perform headgate.leave_notes(c, d.lane, array(select u.k from unnest(d.seqs, d.keys) u (s, k) where u.s = any(old)));
   return array(select s from unnest(p_seqs) s where s <> all(old));
+end $$;
+
+-- versions_sql(stream id, condition) -> the SQL of every version, as (key, seq), that is stored
+-- anywhere or at work: in the log as far as the condition goes, kept by compaction, parked, in
+-- flight, and among the dead letters. To be read in one snapshot: a version moves from one place to
+-- another in one transaction.
+create or replace function headgate.versions_sql(p_stream int, p_condition text) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select format($q$
+      select m.key, m.seq from headgate.message_%1$s m where m.key is not null and %2$s
+      union all
+      select k.key, k.seq from headgate.kept_%1$s k where k.key is not null
+      union all
+      select p.key, p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer
+       where c.stream = %1$s and p.key is not null
+      union all
+      select u.key, u.seq from headgate.delivery d join headgate.consumer c on c.id = d.consumer
+       cross join unnest(d.keys, d.seqs) u (key, seq)
+       where c.stream = %1$s and u.key is not null $q$, p_stream, p_condition)
+    || coalesce((
+      select format($q$
+      union all
+      select m.key, case when m.headers ->> 'source_seq' ~ '^[0-9]{1,18}$'
+                         then (m.headers ->> 'source_seq')::bigint end
+        from headgate.message_%s m where m.key is not null $q$, d.id)
+        from headgate.stream d where d.dead_of = p_stream), '')
+$$;
+
+-- note_newest(segment): before a closed segment of an upsert stream is emptied, notes the newest
+-- version in it of each key of which an older version is left anywhere. Writes newest, in key
+-- order.
+create or replace function headgate.note_newest(g headgate.segment) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if not (select s.one_message_per_key from headgate.stream s where s.id = g.stream) then
+    return;
+  end if;
+  execute format($q$
+    insert into headgate.newest as n (stream, key, seq)
+      select %1$s, m.key, max(m.seq)
+        from (select v.key, min(v.seq) as seq from (%3$s) v group by v.key) o
+        join headgate.message_%1$s_%2$s m on m.key = o.key and m.seq > o.seq
+       group by m.key order by m.key
+      on conflict (stream, key) do update set seq = excluded.seq where n.seq < excluded.seq $q$,
+    g.stream, g.id, headgate.versions_sql(g.stream, format('m.seq < %s', g.first_seq)));
+end $$;
+
+-- forget_newest(stream, n) -> how many rows of headgate.newest were removed, because no older
+-- version of their key is left anywhere. Looks at up to n rows that were not looked at for 10
+-- minutes. Locks them (SKIP LOCKED); writes newest.
+create or replace function headgate.forget_newest(s headgate.stream, n int default 1000)
+returns bigint language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  looked text[];
+  gone bigint;
+begin
+  if not s.one_message_per_key or headgate.has_fixed_snapshot() then return 0; end if;
+  with old as (
+    select w.key from headgate.newest w
+     where w.stream = s.id and w.checked_at < clock_timestamp() - interval '10 minutes'
+     order by w.checked_at limit n for update skip locked)
+  select array_agg(o.key) into looked from old o;
+  if looked is null then return 0; end if;
+  -- the rows are locked, so that nobody notes a newer version between this look and their end
+  execute format($q$
+    delete from headgate.newest w where w.stream = $1 and w.key = any($2) and not exists (
+      select from (%s) v where v.key = w.key and v.seq < w.seq) $q$,
+    headgate.versions_sql(s.id, 'm.key = any($2)')) using s.id, looked;
+  get diagnostics gone = row_count;
+  update headgate.newest w set checked_at = clock_timestamp()
+   where w.stream = s.id and w.key = any(looked);
+  return gone;
 end $$;

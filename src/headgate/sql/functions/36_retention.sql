@@ -143,7 +143,7 @@ end $$;
 -- sure first: 'done', that no consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
 -- other word is the reason for which messages are removed, read or not, and what consumers lose is counted.
 -- Locks the segment's table ACCESS EXCLUSIVE and kept_<stream id> SHARE ROW EXCLUSIVE: to be called last in a transaction, and not where the
--- snapshot is fixed. Writes segment, stream, kept_<stream id>, loss.
+-- snapshot is fixed. Writes segment, stream, kept_<stream id>, newest, loss.
 create or replace function headgate.empty_segment(g headgate.segment, p_how text, p_first boolean) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -163,6 +163,7 @@ begin
       select array_agg(l.consumer), array_agg(l.messages) into losers, lost from headgate.losses_in(g) l;
     end if;
     perform set_config('lock_timeout', '20ms', true);
+    perform headgate.note_newest(g);
     perform headgate.lock_briefly(part, p_first);
     -- From here on nobody can come to need it: whoever has read it has committed, and so has every seek or redrive, which hold
     -- this table ROW EXCLUSIVE until their end. What they did in the meantime is seen now.

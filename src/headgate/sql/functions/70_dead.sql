@@ -32,7 +32,7 @@ end $$;
 -- same transaction.
 create or replace function headgate.bury(c headgate.consumer, p_seqs bigint[], p_attempts int[], p_error text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; dead text; buried bigint[];
+declare s headgate.stream; dead text; buried bigint[]; there int8multirange;
 begin
   select * into s from headgate.stream where id = c.stream;
   select name into dead from headgate.stream where id = headgate.ensure_dead_stream(s);
@@ -44,7 +44,15 @@ begin
     having count(*) > 0 $q$, s.id, case s.lane_by when 'channel' then 'm.channel' else 'null::text' end)
     into buried using dead, p_error, s.name, c.name, p_seqs, p_attempts;
   if coalesce(cardinality(buried), 0) < cardinality(p_seqs) then
-    perform headgate.lose(c.id, min(s), max(s), count(*) - coalesce(cardinality(buried), 0), 'removed while in flight') from unnest(p_seqs) s;
+    -- removed at this moment: with its segment, or, which is no loss, by a newer version of its key
+    there := case when s.one_message_per_key then headgate.log_ranges(s.id) else '{}' end;
+    execute format($q$
+      select headgate.lose($1, min(x.seq), max(x.seq), count(*), 'removed while in flight')
+        from unnest($2) x (seq)
+       where not x.seq <@ $3
+         and not exists (select from headgate.message_%1$s m where m.seq = x.seq)
+         and not exists (select from headgate.kept_%1$s k where k.seq = x.seq)
+      having count(*) > 0 $q$, s.id) using c.id, p_seqs, there;
   end if;
 end $$;
 
@@ -94,8 +102,9 @@ end $$;
 
 -- redrive(stream, consumer, seqs, filter, max) -> how many dead letters were given back to the consumer, as if never delivered:
 -- these seqs (of <stream>.dead), those whose key passes the filter, or all. What the consumer has still to come to, after a
--- seek, or has again, is not given twice. Locks as hold_in_place, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake, the
--- dead-letter stream.
+-- seek, or has again, is not given twice. Of an upsert stream, one that a newer version of its key has
+-- superseded is counted and dropped: it is a dead letter no more, and does not come again.
+-- Locks as hold_in_place, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake, the dead-letter stream.
 create or replace function headgate.redrive(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
 returns int language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];
@@ -111,8 +120,9 @@ begin
         select ($1).id, headgate.parking_lane($1, m.lane, m.key, m.seq), m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
           from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
          cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
-         where m.seq = any($2) and x.state in ('done', 'skipped') returning lane)
-    insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$, c.stream)
+         where m.seq = any($2) and x.state in ('done', 'skipped')%2$s returning lane)
+    insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$,
+    c.stream, headgate.newest_only(headgate.find_stream(stream), 'm'))
     using c, sources;
   return cardinality(sources);
 end $$;
