@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from histories.reading import Reading, Written, written
-from histories.record import Event, History
+from histories.reading import Handed, Reading, Written, names, written
+from histories.record import Event, History, Transaction
 from histories.world import Preset
 
 LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
@@ -30,7 +30,7 @@ Check = Callable[[Reading, Log], Iterator[Finding]]
 def judge(history: History, preset: Preset) -> list[Finding]:
     """Everything that is wrong with a history, in the order in which it showed."""
     log = written(history)
-    findings = [*errors(history)]
+    findings = [*errors(history), *sent_twice(history, preset, log), *stopped(history)]
     for plan in preset.consumers:
         reading = Reading(history, preset, plan)
         for check in CHECKS:
@@ -50,7 +50,8 @@ def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                     continue
                 yield Finding(
                     "delivered after its ack",
-                    f"message {seq} came to {receive.session} at {receive.called:.3f}, acked by {ack.session} at {ack.seen_by:.3f}",
+                    f"message {seq} came to {receive.session} at {receive.called:.3f}; {ack.session} had acked it at "
+                    f"{ack.seen_by:.3f}",
                     receive.called,
                     reading.plan.name,
                     (seq,),
@@ -104,7 +105,7 @@ def beside_open_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                     continue
                 yield Finding(
                     "delivered beside an open ack",
-                    f"message {seq} came to {event.session} at {event.called:.3f} while {ack.session}, who had acked it at "
+                    f"message {seq} came to {event.session} at {event.called:.3f}; {ack.session}, who had acked it at "
                     f"{ack.called:.3f}, was in {ack.transaction} until {ack.held_until:.3f}",
                     event.called,
                     reading.plan.name,
@@ -226,6 +227,66 @@ def removes(event: Event) -> bool:
     return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
 
 
+MAY_WAIT = ("seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream")
+MAY_WAIT += ("pause", "resume", "set_channel")  # operators' calls wait for a while, and then say who is in the way
+LONGEST = 1.0
+LONGEST_OPERATOR = 10.0
+
+
+def stopped(history: History) -> Iterator[Finding]:
+    """8: a call that took longer than a second because of somebody's open transaction."""
+    told: set[tuple[str, ...]] = set()
+    for event in history.events:
+        limit = LONGEST_OPERATOR if event.kind in MAY_WAIT else LONGEST
+        if event.took < limit or event.took - history.starvation(event.called, event.answered) < limit:
+            continue
+        seen = [w for w in history.waits if w.session == event.session and event.called <= w.at <= event.answered]
+        blockers = {
+            t for w in seen for b in w.blockers if (t := open_at(history, b, w.at)) and not at_one(history, t, event)
+        }
+        if not blockers:
+            continue
+        kinds = tuple(sorted({e.kind for e in history.events if e.transaction in blockers}))
+        if (event.kind, *kinds) in told:
+            continue
+        told.add((event.kind, *kinds))
+        yield Finding(
+            "stopped",
+            f"{event.session}'s {event.kind} at {event.called:.3f} took {event.took:.3f} s: it waited for "
+            + ", ".join(f"{t.session} in {t} ({', '.join(done_in(history, t))})" for t in blockers),
+            event.called,
+            event.consumer,
+            (),
+            (event, *(e for e in history.events if e.transaction in blockers)),
+        )
+
+
+def open_at(history: History, session: str, at: float) -> Transaction | None:
+    found = [t for t in history.transactions if t.session == session and t.began < at < t.ended]
+    return found[0] if found else None
+
+
+def done_in(history: History, transaction: Transaction) -> list[str]:
+    return [e.kind for e in history.events if e.transaction is transaction]
+
+
+def at_one(history: History, transaction: Transaction, event: Event) -> bool:
+    """Whether the other transaction settles or extends the very messages that this call is about: then it has to wait."""
+    mine = set(names(event))
+    mine |= {a.rpartition(".")[0] for a in mine if a.count(".") == 2} if event.kind in SETTLING else set()
+    for other in history.events:
+        if other.transaction is transaction and other.kind in SETTLING and other.consumer == event.consumer:
+            theirs = set(names(other))
+            if theirs & mine or {a.rpartition(".")[0] for a in theirs if a.count(".") == 2} & {
+                a for a in names(event) if a.count(".") == 1
+            }:
+                return True
+    return False
+
+
+SETTLING = ("ack", "nack", "release", "extend", "receive")
+
+
 def errors(history: History) -> Iterator[Finding]:
     """7: deadlocks, and errors that are not ours."""
     for event in history.events:
@@ -238,4 +299,197 @@ def errors(history: History) -> Iterator[Finding]:
         yield Finding("raw error", text, event.answered, event.consumer, tuple(event.seqs), (event,))
 
 
-CHECKS: tuple[Check, ...] = (after_ack, two_at_once, beside_open_ack, never_sent, lost)
+def out_of_order(reading: Reading, log: Log) -> Iterator[Finding]:
+    """4: handed out although an earlier message of its key was not finished."""
+    if not reading.plan.ordered or reading.preset.upsert:
+        return
+    for key, messages in by_key(log).items():
+        if not reading.plan.passes(key):
+            continue
+        for place, message in enumerate(messages):
+            for handed in reading.handed.get(message.seq, []):
+                seek = epoch(reading, handed.event)
+                if isinstance(seek, str):
+                    continue
+                for earlier in messages[:place]:
+                    if may_be_over(reading, earlier, handed, seek):
+                        continue
+                    event = handed.event
+                    yield Finding(
+                        "out of order",
+                        f"message {message.seq} of key {key} came to {event.session} at {event.called:.3f} before "
+                        f"message {earlier.seq} was finished",
+                        event.called,
+                        reading.plan.name,
+                        (earlier.seq, message.seq),
+                        (event,),
+                    )
+                    break
+
+
+def by_key(log: Log) -> dict[str, list[Written]]:
+    """The committed messages of each key in the order in which its only writer sent them."""
+    keys: dict[str, list[Written]] = defaultdict(list)
+    for message in log.values():
+        if message.sent.key is not None and message.is_committed:
+            keys[message.sent.key].append(message)
+    for messages in keys.values():
+        messages.sort(key=lambda m: (first_sent(m), m.seq))
+    return keys
+
+
+def first_sent(message: Written) -> float:
+    return min(e.called for e in message.events if e.happened)
+
+
+def epoch(reading: Reading, event: Event) -> Event | str | None:
+    """The last seek before a receive; "unclear" when one may have been meanwhile, or may not."""
+    before = [s for s in reading.seeks if s.seen_from < event.answered]
+    inside = [s for s in reading.of("seek") if s.transaction is not None and s.transaction is event.transaction]
+    if inside or any(s.seen_by > event.called for s in before):
+        return "unclear"
+    last = max(before, key=lambda s: s.seen_by, default=None)
+    if last is not None and any(o is not last and o.seen_by > last.seen_from for o in before):
+        return "unclear"
+    return last
+
+
+def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event | None) -> bool:
+    """Whether the earlier message may have been finished when the later one was handed out, or comes with it."""
+    event, since = handed.event, 0.0
+    if seek is not None:
+        since = seek.called
+        if may_skip(seek, earlier) or may_be_removed(reading, earlier.seq, seek):
+            return True
+    for other in reading.handed.get(earlier.seq, []):
+        if other.event is event and other.place < handed.place:
+            return True
+        for e in other.settled:
+            inside = e.transaction is not None and e.transaction is event.transaction
+            if e.kind in ("ack", "receive") and e.called > since:
+                if inside and e.called < event.answered:
+                    return True
+                if e.happened and e.seen_from < event.answered:
+                    return True
+    if reading.maybe_dead(earlier.seq, event.answered):
+        return True
+    if any(concerns(e, earlier.seq) and e.called < event.answered for e in reading.of("discard") if e.answer):
+        return True
+    ending = reading.history.endings.get(reading.plan.name)
+    asked = "retain_up_to" in reading.preset.stream and ending is not None
+    return bool(asked and ending and [x for x in ending.losses if x[0] <= earlier.seq <= x[1]])
+
+
+def older_version(reading: Reading, log: Log) -> Iterator[Finding]:
+    """5: a version came after a newer one of its key had been acked."""
+    if not reading.preset.upsert:
+        return
+    acked: dict[str, list[tuple[int, Event]]] = defaultdict(list)
+    for seq, acks in reading.acks.items():
+        for handed, ack in acks:
+            if ack.happened and handed.message.key is not None:
+                acked[handed.message.key].append((seq, ack))
+    for seq, all_handed in reading.handed.items():
+        for handed in all_handed:
+            event = handed.event
+            newer = [(s, a) for s, a in acked[handed.message.key or ""] if s > seq and a.seen_by < event.called]
+            if newer:
+                s, ack = newer[0]
+                yield Finding(
+                    "an older version after a newer one",
+                    f"version {seq} of key {handed.message.key} came to {event.session} at {event.called:.3f}; the newer "
+                    f"{s} had been acked at {ack.seen_by:.3f}",
+                    event.called,
+                    reading.plan.name,
+                    (seq, s),
+                    (ack, event),
+                )
+                break
+
+
+def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
+    """5: what the consumer knows of a key in the end is not what its only writer wrote last."""
+    if not reading.preset.upsert or reading.plan.max_deliver is not None:
+        return
+    history = reading.history
+    used: set[str] = set()
+    values: dict[str, tuple[str, Event]] = {}
+    for event in sorted((e for e in history.events if e.kind == "send" and e.happened), key=lambda e: e.called):
+        for sent in event.asked["messages"]:
+            if sent.id is not None and sent.id in used:
+                continue
+            used.update({sent.id} if sent.id else ())
+            if sent.key is not None and event.session in sent.key:
+                values[sent.key] = (sent.data, event)
+    known: dict[str, tuple[int, str]] = {}
+    for seq, acks in reading.acks.items():
+        for handed, ack in acks:
+            if ack.happened and seq >= known.get(handed.message.key or "", (0, ""))[0]:
+                known[handed.message.key or ""] = (seq, handed.message.data)
+    for key, (data, event) in values.items():
+        if key in known and known[key][1] != data:
+            yield Finding(
+                "not the last value",
+                f"key {key} was last given {data} by {event.session} at {event.called:.3f}; the consumer's last version, "
+                f"{known[key][0]}, says {known[key][1]}",
+                history.drained_at,
+                reading.plan.name,
+                tuple(m.seq for m in log.values() if m.sent.key == key)[-6:],
+                (event,),
+            )
+
+
+def sent_twice(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
+    """An id of which two messages were appended."""
+    if preset.upsert:
+        return
+    ids: dict[str, set[int]] = defaultdict(set)
+    for seq, message in log.items():
+        if message.sent.id is not None and message.is_committed:
+            ids[message.sent.id].add(seq)
+    for id, seqs in ids.items():
+        if len(seqs) > 1:
+            yield Finding("an id used twice", f"id {id} has messages {sorted(seqs)}", 0.0, None, tuple(sorted(seqs)))
+
+
+def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
+    """An ack that was called stale although its messages were surely in the caller's hands."""
+    for event in reading.of("ack"):
+        if event.answer[1] == 0 or any(a.count(".") == 1 for a in names(event)):
+            continue
+        handed = reading.named(event)
+        if len(handed) == len(names(event)) and all(surely_held(reading, h, event) for h in handed):
+            yield Finding(
+                "called stale",
+                f"{event.session}'s ack at {event.called:.3f} answered {event.answer} for messages that it surely had",
+                event.called,
+                reading.plan.name,
+                tuple(h.message.seq for h in handed),
+                (event,),
+            )
+
+
+def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
+    mine = handed.event.transaction is not None and handed.event.transaction is event.transaction
+    if not mine and (not handed.event.happened or handed.event.seen_by > event.called):
+        return False
+    if handed.event.undone is not None:
+        return False
+    others = [e for h in reading.fellows(handed) for e in h.settled if e is not event and e.called < event.answered]
+    if others or reading.moved(handed.event.called, event.answered) or reading.of("seek"):
+        return False
+    deadline = handed.event.called + reading.plan.ack_wait
+    return not reading.plan.leased and event.answered < deadline
+
+
+CHECKS: tuple[Check, ...] = (
+    after_ack,
+    two_at_once,
+    beside_open_ack,
+    never_sent,
+    lost,
+    out_of_order,
+    older_version,
+    wrong_value,
+    false_stale,
+)

@@ -17,7 +17,8 @@ PATIENCE = 8.0  # of the drain, since something came last
 QUIET = 12  # empty receives in a row, once nothing is parked or in flight
 
 BLOCKED = """
-select a.application_name, array(select b.application_name from pg_stat_activity b where b.pid = any(pg_blocking_pids(a.pid)))
+select a.application_name,
+       array(select b.application_name from pg_stat_activity b where b.pid = any(pg_blocking_pids(a.pid)))
   from pg_stat_activity a
  where a.datname = current_database() and a.wait_event_type = 'Lock' and a.pid <> pg_backend_pid()
 """

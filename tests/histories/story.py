@@ -42,9 +42,14 @@ def concerns(event: Event, finding: Finding, seqs: set[int]) -> bool:
         return True
     if event.kind == "maintain":
         return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
+    if finding.check == "stopped":
+        return False
     named = {int(a.split(".")[2]) for a in event.asked.get("acks") or [] if a.count(".") == 2}
     deliveries = {a for a in event.asked.get("acks") or [] if a.count(".") == 1}
     own = {m.delivery for e in finding.events if e.kind == "receive" for m in e.answer or [] if m.seq in seqs}
+    if event.kind == "extend":  # of any message of the delivery: they share its deadline
+        deliveries |= {a.rpartition(".")[0] for a in event.asked["acks"]}
+    own |= {a for e in finding.events for a in e.asked.get("acks") or [] if a.count(".") == 1}
     return bool(seqs & (set(event.seqs) | named)) or bool(deliveries & own)
 
 
@@ -62,4 +67,5 @@ def line(event: Event, seqs: set[int]) -> str:
         answer = f"{event.problem.state} {event.problem.text.splitlines()[0]}"
     where = "" if event.transaction is None else f"  in {event.transaction} until {event.transaction.ended:.3f}"
     undone = "" if event.undone is None else f", undone at {event.undone:.3f}"
-    return f"{event.called:8.3f} .. {event.answered:.3f}  {event.session:9} {event.kind} {asked} -> {answer}{where}{undone}"
+    when = f"{event.called:8.3f} .. {event.answered:.3f}"
+    return f"{when}  {event.session:9} {event.kind} {asked} -> {answer}{where}{undone}"

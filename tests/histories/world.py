@@ -87,30 +87,151 @@ def plan(name: str, **settings: Any) -> ConsumerPlan:
 
 MAINTENANCE = {"maintain": 3.0, "tick": 2.0}
 SMALL_SEGMENTS = {"segment_rows": 1000, "segment_age": "200 ms", "compact_every": "300 ms"}
+BOTH = (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8))
+MORTAL = (plan("free", ack_wait=0.4, max_deliver=2), plan("ordered", order="key", ack_wait=0.5, max_deliver=2))
 
-PRESETS: dict[str, Preset] = {
-    p.name: p
-    for p in [
-        Preset(
-            "plain",
-            (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8)),
-            {"lanes": 3},
-            MAINTENANCE,
+_ALL = [
+    Preset("plain", BOTH, {"lanes": 3}, MAINTENANCE, ids=0.2),
+    Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE),
+    Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE),
+    # delays, and consumers that see a part of the keys
+    Preset(
+        "filters",
+        (
+            plan("all", ack_wait=0.6),
+            plan("some", filter=["a.>"], order="key", ack_wait=0.6),
+            plan("others", filter=["b.>"]),
         ),
-        Preset(
-            "keys",
-            (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8)),
-            {"lane_by": "key"},
-            MAINTENANCE,
+        {"lanes": 2},
+        MAINTENANCE,
+        families=("a", "b"),
+        delays=0.2,
+    ),
+    Preset(
+        "delays",
+        BOTH,
+        {"lane_by": "channel"},
+        MAINTENANCE,
+        delays=0.3,
+    ),
+    # limits of channels and of whole consumers, which change
+    Preset(
+        "limits",
+        (
+            plan("capped", ack_wait=0.5, max_concurrency=2),
+            plan("paced", order="key", ack_wait=0.5, max_concurrency=3, release_interval=0.005),
         ),
-        Preset(
-            "channels",
-            (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8)),
-            {"lane_by": "channel"},
-            MAINTENANCE,
+        {"lane_by": "channel"},
+        MAINTENANCE | {"set_channel": 2.0, "alter_consumer": 2.0, "pause": 0.5},
+    ),
+    Preset(
+        "pending",
+        (
+            plan("free", ack_wait=0.5, max_ack_pending=10),
+            plan("ordered", order="key", ack_wait=0.5, max_ack_pending=10),
         ),
-    ]
-}
+        {"lanes": 3},
+        MAINTENANCE | {"alter_consumer": 1.0, "pause": 0.5},
+    ),
+    Preset(
+        "leased",
+        (
+            plan("free", ack_wait=0.6, leased=True, lease_time=1.0),
+            plan("ordered", order="key", leased=True, lease_time=1.0),
+        ),
+        {"lanes": 4},
+        MAINTENANCE,
+    ),
+    Preset(
+        "leased-keys",
+        (plan("ordered", order="key", ack_wait=0.6, leased=True, lease_time=1.0),),
+        {"lane_by": "key", "lanes": 4},
+        MAINTENANCE,
+    ),
+    # replay and powers over what is parked
+    Preset(
+        "seeks",
+        BOTH,
+        {"lanes": 3},
+        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "discard": 1.0, "pause": 0.3},
+        long_nack=0.3,
+    ),
+    Preset(
+        "seeks-keys",
+        BOTH,
+        {"lane_by": "key"},
+        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "discard": 1.0},
+        long_nack=0.3,
+    ),
+    Preset("dead", MORTAL, {"lanes": 3}, MAINTENANCE | {"redrive": 2.0, "purge_dead": 0.3, "retry_now": 1.0}, nack=0.3),
+    Preset(
+        "dead-channels",
+        MORTAL,
+        {"lane_by": "channel"},
+        MAINTENANCE | {"redrive": 2.0, "purge_dead": 0.3},
+        nack=0.3,
+    ),
+    # changing the number of lanes under traffic
+    Preset("lanes", BOTH, {"lanes": 2}, MAINTENANCE | {"set_lanes": 1.0, "seek": 0.3}, open=0.25),
+    # storage: what everybody has acked is removed, a few parked messages are kept elsewhere
+    Preset(
+        "storage",
+        BOTH,
+        {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
+        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3},
+        batch=12,
+        operators=2,
+        long_nack=0.6,
+        nack=0.08,
+    ),
+    Preset(
+        "storage-lanes",
+        BOTH,
+        {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
+        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "set_lanes": 0.7},
+        batch=12,
+        operators=2,
+        long_nack=0.6,
+        nack=0.08,
+    ),
+    Preset(
+        "storage-channels",
+        BOTH,
+        {"lane_by": "channel", "retain": "until_acked"} | SMALL_SEGMENTS,
+        {"maintain": 6.0, "compact": 3.0, "seek": 0.7},
+        batch=12,
+        operators=2,
+        long_nack=0.6,
+        nack=0.08,
+    ),
+    Preset(
+        "aging",
+        BOTH,
+        {"lanes": 2, "retain_up_to": 2.0} | SMALL_SEGMENTS,
+        {"maintain": 6.0, "compact": 1.0, "seek": 0.3},
+        batch=12,
+    ),
+    # upserts: a key has one message, its newest
+    Preset(
+        "upsert",
+        (plan("newest", ack_wait=0.5),),
+        {"lanes": 2, "one_message_per_key": True},
+        MAINTENANCE,
+        ids=0.6,
+        keyless=0.0,
+    ),
+    Preset(
+        "upsert-dead",
+        (plan("newest", ack_wait=0.4, max_deliver=2),),
+        {"lanes": 2, "one_message_per_key": True, "retain": "until_acked"} | SMALL_SEGMENTS,
+        {"maintain": 6.0, "compact": 2.0, "redrive": 2.0, "seek": 0.3},
+        keyless=0.0,
+        nack=0.4,
+    ),
+    # a caller who says that it is alone in its transaction, and is not
+    Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.5),
+]
+PRESETS: dict[str, Preset] = {p.name: p for p in _ALL}
 
 
 def set_up(db: psycopg.Connection, preset: Preset) -> None:
