@@ -11,6 +11,7 @@ from histories.reading import Handed, Reading, Written, names, written
 from histories.record import Event, History, Transaction
 from histories.world import Preset
 
+ACKING = ("ack", "receive")  # a receive acks what its worker has finished
 LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
 
 
@@ -78,7 +79,7 @@ def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
                     continue
                 if event.answered >= reading.live_until(first, event.called) or reading.given_back(first, event):
                     continue
-                if any(e.happened and e.kind in ("ack", "receive") for e in first.settled):
+                if any(e.happened and e.kind in ACKING for e in first.settled):
                     continue  # the first check judges these
                 yield Finding(
                     "two live deliveries",
@@ -180,7 +181,7 @@ def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
     if any(a.happened and a.seen_by > since for _, a in reading.acks.get(seq, [])):
         return True
     handed = [h for h in reading.handed.get(seq, []) if h.event.happened]
-    if handed and any(e.happened and e.kind in ("ack", "receive") and e.seen_by > since for e in handed[-1].settled):
+    if handed and any(e.happened and e.kind in ACKING and e.seen_by > since for e in handed[-1].settled):
         return True
     if any(e.seen_by > since and concerns(e, seq) for e in reading.of("discard") if e.happened and e.answer):
         return True
@@ -193,7 +194,7 @@ def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
         asked = ("retain_up_to" in reading.preset.stream) and [x for x in ending.losses if x[0] <= seq <= x[1]]
         if asked:
             return True
-    return seek is not None and may_be_removed(reading, seq, seek)
+    return seek is not None and may_be_removed(reading, message, seek)
 
 
 def concerns(event: Event, seq: int) -> bool:
@@ -210,21 +211,18 @@ def may_skip(seek: Event, message: Written) -> bool:
     return int(target) > message.seq
 
 
-def may_be_removed(reading: Reading, seq: int, seek: Event) -> bool:
+def may_be_removed(reading: Reading, message: Written, seek: Event) -> bool:
     """Whether it was finished before a seek, and may have been removed before that, so that it cannot come again."""
+    seq = message.seq
     if reading.preset.stream.get("retain", "forever") == "forever" and "retain_up_to" not in reading.preset.stream:
         return False
-    done = min((a.seen_from for _, a in reading.acks.get(seq, []) if a.happened), default=float("inf"))
-    removals = [e for e in reading.history.events if e.kind in ("maintain", "compact") and removes(e)]
-    return any(done < r.seen_by and r.called < seek.seen_by for r in removals)
-
-
-def removes(event: Event) -> bool:
-    if event.problem or not event.happened:
-        return False
-    if event.kind == "compact":
-        return bool(event.answer)
-    return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
+    done = [e.seen_from for h in reading.handed.get(seq, []) for e in h.settled if e.happened and e.kind in ACKING]
+    done += [s.seen_from for s in reading.seeks if s is not seek and may_skip(s, message)]
+    done += [e.seen_from for e in reading.of("discard") if e.happened and e.answer and concerns(e, seq)]
+    if reading.maybe_dead(seq, seek.seen_by):
+        done += [h.event.called for h in reading.handed[seq]]
+    over = min(done, default=float("inf"))
+    return any(over < r.seen_by and r.called < seek.seen_by for r in reading.removals)
 
 
 MAY_WAIT = ("seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream")
@@ -271,7 +269,7 @@ def done_in(history: History, transaction: Transaction) -> list[str]:
 
 
 def at_one(history: History, transaction: Transaction, event: Event) -> bool:
-    """Whether the other transaction settles or extends the very messages that this call is about: then it has to wait."""
+    """Whether the other transaction settles the very messages that this call is about: then it has to wait."""
     mine = set(names(event))
     mine |= {a.rpartition(".")[0] for a in mine if a.count(".") == 2} if event.kind in SETTLING else set()
     for other in history.events:
@@ -359,14 +357,14 @@ def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event 
     event, since = handed.event, 0.0
     if seek is not None:
         since = seek.called
-        if may_skip(seek, earlier) or may_be_removed(reading, earlier.seq, seek):
+        if may_skip(seek, earlier) or may_be_removed(reading, earlier, seek):
             return True
     for other in reading.handed.get(earlier.seq, []):
         if other.event is event and other.place < handed.place:
             return True
         for e in other.settled:
             inside = e.transaction is not None and e.transaction is event.transaction
-            if e.kind in ("ack", "receive") and e.called > since:
+            if e.kind in ACKING and e.called > since:
                 if inside and e.called < event.answered:
                     return True
                 if e.happened and e.seen_from < event.answered:
@@ -397,8 +395,8 @@ def older_version(reading: Reading, log: Log) -> Iterator[Finding]:
                 s, ack = newer[0]
                 yield Finding(
                     "an older version after a newer one",
-                    f"version {seq} of key {handed.message.key} came to {event.session} at {event.called:.3f}; the newer "
-                    f"{s} had been acked at {ack.seen_by:.3f}",
+                    f"version {seq} of key {handed.message.key} came to {event.session} at {event.called:.3f}; "
+                    f"the newer {s} had been acked at {ack.seen_by:.3f}",
                     event.called,
                     reading.plan.name,
                     (seq, s),
@@ -430,8 +428,8 @@ def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
         if key in known and known[key][1] != data:
             yield Finding(
                 "not the last value",
-                f"key {key} was last given {data} by {event.session} at {event.called:.3f}; the consumer's last version, "
-                f"{known[key][0]}, says {known[key][1]}",
+                f"key {key} was last given {data} by {event.session} at {event.called:.3f}; the consumer's last "
+                f"version, {known[key][0]}, says {known[key][1]}",
                 history.drained_at,
                 reading.plan.name,
                 tuple(m.seq for m in log.values() if m.sent.key == key)[-6:],

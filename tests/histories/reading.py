@@ -58,6 +58,14 @@ def names(event: Event) -> list[str]:
     return list(event.asked.get("acks") or [])
 
 
+def removes(event: Event) -> bool:
+    if not event.happened:
+        return False
+    if event.kind == "maintain":
+        return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
+    return event.kind == "compact" and bool(event.answer)
+
+
 class Reading:
     """The history of one consumer."""
 
@@ -101,6 +109,11 @@ class Reading:
     @cached_property
     def redrives(self) -> list[Event]:
         return [e for e in self.of("redrive") if e.happened and e.answer]
+
+    @cached_property
+    def removals(self) -> list[Event]:
+        """Calls that removed messages from the log."""
+        return [e for e in self.history.events if removes(e)]
 
     def moved(self, after: float, before: float) -> bool:
         """Whether a seek may have been between these."""

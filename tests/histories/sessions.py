@@ -239,8 +239,8 @@ class Worker(Session):
     def step(self) -> None:
         consumer = self.random.choice(self.preset.consumers).name
         hand = self.hands[consumer]
-        if self.preset.consumer(consumer).leased:
-            self.stay(consumer)
+        if self.preset.consumer(consumer).leased and not self.stay(consumer):
+            return
         if self.transaction is None and self.random.random() < 0.2:
             hand += self.pool.take(consumer, 3)
         if self.transaction is not None and self.random.random() < 0.15:
@@ -258,8 +258,8 @@ class Worker(Session):
         data = json.dumps({"key": None, "n": self.sent, "by": self.name})
         self.send([Sent(None, data, "t0" if self.preset.lane_by == "channel" else None)])
 
-    def stay(self, consumer: str) -> None:
-        """Join a leased consumer, and be seen again in time."""
+    def stay(self, consumer: str) -> bool:
+        """Join a leased consumer, and be seen again in time; whether that went well."""
         if self.history.now() > self.joined.get(consumer, 0.0):
             function = "heartbeat" if consumer in self.joined else "join_workers"
             event = self.call(
@@ -269,8 +269,10 @@ class Worker(Session):
                 lambda rows: rows[0][0],
                 consumer=consumer,
             )
-            if not event.problem:
-                self.joined[consumer] = self.history.now() + 0.3
+            if event.problem:
+                return False
+            self.joined[consumer] = self.history.now() + 0.3
+        return True
 
     def receive(self, consumer: str) -> None:
         n = self.random.choice((1, 3, 10, 50))

@@ -39,7 +39,7 @@ def concerns(event: Event, finding: Finding, seqs: set[int]) -> bool:
     if event.consumer is not None and event.consumer != finding.consumer:
         return False
     if event.kind in ABOUT_ALL and not event.problem:
-        return True
+        return event.answer != 0
     if event.kind == "maintain":
         return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
     if finding.check == "stopped":
