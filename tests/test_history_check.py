@@ -353,7 +353,19 @@ def test_a_repeated_id_changes_nothing(tale: Tale) -> None:
     tale.send(0.1, 2, key="a.sender-0", ids={2: "y"}, data="B")
     tale.send(0.2, 3, key="a.sender-0", ids={3: "x"}, data="A")  # appended, although x was there
     tale.ack(1.1, tale.receive(1, 3, key="a.sender-0", data="A"))
-    assert tale.found(UPSERT) == ["not the last value"]
+    assert tale.found(UPSERT) == ["wrongly appended", "not the last value"]
+
+
+@pytest.mark.parametrize(
+    ("id", "data", "seq", "wrong"), [("y", "B", 1, True), ("y", "B", 2, False), ("y", "A", 1, False)]
+)
+def test_changes_are_appended(tale: Tale, id: str, data: str, seq: int, wrong: bool) -> None:
+    tale.send(0, 1, key="a.sender-0", ids={1: "x"}, data="A")
+    tale.ack(0.2, tale.receive(0.1, 1, key="a.sender-0", data="A"))
+    tale.send(1, seq, key="a.sender-0", ids={seq: id}, data=data)
+    if seq == 2:
+        tale.ack(1.2, tale.receive(1.1, 2, key="a.sender-0", data="B"))
+    assert ("wrongly appended" in tale.found(UPSERT)) == wrong
 
 
 # 6: rolled back, not yet committed, never sent, changed, doubled
@@ -455,3 +467,45 @@ def test_two_who_settle_the_same_message_wait_for_each_other(tale: Tale, same: b
     if not same:
         tale.ack(4, tale.receive(3.9, 1))
     assert tale.found() == wrong
+
+
+# 9: stalled
+
+
+def stalling(tale: Tale, lane_is_held: bool = False) -> None:
+    """A message that w2 looks for in vain while w1 has a transaction open, and gets when that is over."""
+    tale.send(0, 1, 2)
+    tx = tale.transaction("w1", 0.5, 5)
+    tale.ack(4.9, tale.receive(0.5, 1, tx=tx), tx=tx)
+    if not lane_is_held:
+        got = tale.history.events[-2].answer
+        tale.history.events[-2].answer = [m._replace(ack_id="7" + m.ack_id) for m in got]
+        tale.history.events[-1].asked["acks"] = [m.ack_id for m in tale.history.events[-2].answer]
+    for at in range(1, 5):
+        tale.receive(at, by="w2")
+    tale.ack(5.2, tale.receive(5.1, 2, by="w2"), by="w2")
+
+
+def test_stalled(tale: Tale) -> None:
+    stalling(tale)
+    assert tale.found() == ["stalled"]
+
+
+def test_an_open_receive_may_hold_its_own_lane(tale: Tale) -> None:
+    stalling(tale, lane_is_held=True)
+    assert tale.found() == []
+
+
+def test_nothing_comes_from_a_paused_consumer(tale: Tale) -> None:
+    stalling(tale)
+    tale.event("o", "pause", 0.3)
+    tale.event("o", "resume", 5.05)
+    assert tale.found() == []
+
+
+def test_a_busy_receive_does_not_count(tale: Tale) -> None:
+    stalling(tale)
+    for event in tale.history.events:
+        if event.session == "w2" and event.kind == "receive":
+            event.asked["n"] = len(event.answer)
+    assert tale.found() == []

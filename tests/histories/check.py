@@ -5,26 +5,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-from histories.reading import Handed, Reading, Written, names, written
-from histories.record import Event, History, Transaction
+from histories.reading import Finding, Handed, Log, Reading, Written, names, written
+from histories.record import Event, History
+from histories.waiting import stalled, stopped
 from histories.world import Preset
 
 ACKING = ("ack", "receive")  # a receive acks what its worker has finished
 LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
 
 
-class Finding(NamedTuple):
-    check: str
-    text: str
-    at: float
-    consumer: str | None = None
-    seqs: tuple[int, ...] = ()
-    events: tuple[Event, ...] = ()
-
-
-Log = dict[int, Written]
 Check = Callable[[Reading, Log], Iterator[Finding]]
 
 
@@ -225,66 +215,6 @@ def may_be_removed(reading: Reading, message: Written, seek: Event) -> bool:
     return any(over < r.seen_by and r.called < seek.seen_by for r in reading.removals)
 
 
-MAY_WAIT = ("seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream")
-MAY_WAIT += ("pause", "resume", "set_channel")  # operators' calls wait for a while, and then say who is in the way
-LONGEST = 1.0
-LONGEST_OPERATOR = 10.0
-
-
-def stopped(history: History) -> Iterator[Finding]:
-    """8: a call that took longer than a second because of somebody's open transaction."""
-    told: set[tuple[str, ...]] = set()
-    for event in history.events:
-        limit = LONGEST_OPERATOR if event.kind in MAY_WAIT else LONGEST
-        if event.took < limit or event.took - history.starvation(event.called, event.answered) < limit:
-            continue
-        seen = [w for w in history.waits if w.session == event.session and event.called <= w.at <= event.answered]
-        blockers = {
-            t for w in seen for b in w.blockers if (t := open_at(history, b, w.at)) and not at_one(history, t, event)
-        }
-        if not blockers:
-            continue
-        kinds = tuple(sorted({e.kind for e in history.events if e.transaction in blockers}))
-        if (event.kind, *kinds) in told:
-            continue
-        told.add((event.kind, *kinds))
-        yield Finding(
-            "stopped",
-            f"{event.session}'s {event.kind} at {event.called:.3f} took {event.took:.3f} s: it waited for "
-            + ", ".join(f"{t.session} in {t} ({', '.join(done_in(history, t))})" for t in blockers),
-            event.called,
-            event.consumer,
-            (),
-            (event, *(e for e in history.events if e.transaction in blockers)),
-        )
-
-
-def open_at(history: History, session: str, at: float) -> Transaction | None:
-    found = [t for t in history.transactions if t.session == session and t.began < at < t.ended]
-    return found[0] if found else None
-
-
-def done_in(history: History, transaction: Transaction) -> list[str]:
-    return [e.kind for e in history.events if e.transaction is transaction]
-
-
-def at_one(history: History, transaction: Transaction, event: Event) -> bool:
-    """Whether the other transaction settles the very messages that this call is about: then it has to wait."""
-    mine = set(names(event))
-    mine |= {a.rpartition(".")[0] for a in mine if a.count(".") == 2} if event.kind in SETTLING else set()
-    for other in history.events:
-        if other.transaction is transaction and other.kind in SETTLING and other.consumer == event.consumer:
-            theirs = set(names(other))
-            if theirs & mine or {a.rpartition(".")[0] for a in theirs if a.count(".") == 2} & {
-                a for a in names(event) if a.count(".") == 1
-            }:
-                return True
-    return False
-
-
-SETTLING = ("ack", "nack", "release", "extend", "receive")
-
-
 def errors(history: History) -> Iterator[Finding]:
     """7: deadlocks, and errors that are not ours."""
     for event in history.events:
@@ -480,6 +410,30 @@ def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
     return not reading.plan.leased and event.answered < deadline
 
 
+def wrong_append(reading: Reading, log: Log) -> Iterator[Finding]:
+    """5: of a key with one writer, a send that repeats an id or the value was appended, or a change was not."""
+    if not reading.preset.upsert or reading.preset.stream.get("retain", "forever") != "forever":
+        return
+    used: set[str] = set()
+    newest: dict[str, tuple[int, str]] = {}
+    sends = [e for e in reading.history.events if e.kind == "send" and e.happened]
+    for event in sorted(sends, key=lambda e: e.called):
+        for sent, seq in zip(event.asked["messages"], event.answer, strict=True):
+            if sent.key is None or event.session not in sent.key:
+                continue
+            last, value = newest.get(sent.key, (0, ""))
+            repeats = sent.id in used or sent.data == value
+            used.update({sent.id} if sent.id else ())
+            if repeats != (seq <= last):
+                what = (
+                    "repeats an id or the value, and was appended" if repeats else "is a change, and was not appended"
+                )
+                text = f"{event.session}'s send at {event.called:.3f} of {sent.data} (id {sent.id}) {what}: seq {seq}"
+                yield Finding("wrongly appended", text, event.called, None, (seq, last), (event,))
+            if seq > last:
+                newest[sent.key] = (seq, sent.data)
+
+
 CHECKS: tuple[Check, ...] = (
     after_ack,
     two_at_once,
@@ -490,4 +444,6 @@ CHECKS: tuple[Check, ...] = (
     older_version,
     wrong_value,
     false_stale,
+    wrong_append,
+    stalled,
 )

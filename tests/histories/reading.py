@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from histories.record import Event, History, Message, Sent
 from histories.world import ConsumerPlan, Preset
 
 FOREVER = float("inf")
+
+
+class Finding(NamedTuple):
+    """Something that is certainly wrong."""
+
+    check: str
+    text: str
+    at: float
+    consumer: str | None = None
+    seqs: tuple[int, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(eq=False)
@@ -44,9 +56,12 @@ class Written:
         return min((e.seen_by for e in self.events if e.happened), default=FOREVER)
 
 
-def written(history: History) -> dict[int, Written]:
+Log = dict[int, Written]
+
+
+def written(history: History) -> Log:
     """Everything that was sent, by seq."""
-    log: dict[int, Written] = {}
+    log: Log = {}
     for event in history.events:
         if event.kind == "send" and not event.problem:
             for sent, seq in zip(event.asked["messages"], event.answer, strict=True):

@@ -18,7 +18,7 @@ from histories.world import STREAM, Preset, named
 
 ISOLATIONS = ("read committed", "read committed", "read committed", "repeatable read", "serializable")
 STATEMENT_TIMEOUT = "15s"
-HOLDS = (0.0, 0.0, 0.01, 0.01, 0.03, 0.03, 0.1, 0.1, 0.5, 1.0, 2.5)  # seconds that transactions stay open, at most
+HOLDS = (0.0,) * 6 + (0.01,) * 6 + (0.03,) * 6 + (0.1, 0.1, 0.3, 1.0, 2.5, 2.5)  # seconds that transactions stay open
 
 
 class Pool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from histories.check import Finding
+from histories.reading import Finding
 from histories.record import Event, History
 
 LINES = 40
