@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ def main() -> int:
     cluster.init()
     cluster.start()
     found = 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that PostgreSQL is stopped, too
     try:
         with psycopg.connect(cluster.url(), autocommit=True) as admin:
             admin.execute("create database template")

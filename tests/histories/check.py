@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from histories.reading import Finding, Handed, Log, Reading, Written, names, written
+from histories.reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, names, written
 from histories.record import Event, History
+from histories.upserts import older_version, wrong_append, wrong_value
 from histories.waiting import stalled, stopped
 from histories.world import Preset
 
-ACKING = ("ack", "receive")  # a receive acks what its worker has finished
 LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
 
 
@@ -184,35 +184,7 @@ def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
         asked = ("retain_up_to" in reading.preset.stream) and [x for x in ending.losses if x[0] <= seq <= x[1]]
         if asked:
             return True
-    return seek is not None and may_be_removed(reading, message, seek)
-
-
-def concerns(event: Event, seq: int) -> bool:
-    """Whether an operator's call is about this message: it names it, or names none."""
-    return event.asked.get("seqs") is None or seq in event.asked["seqs"]
-
-
-def may_skip(seek: Event, message: Written) -> bool:
-    target = seek.asked["target"]
-    if target == "beginning":
-        return False
-    if target == "end":
-        return message.seen_from < seek.seen_by
-    return int(target) > message.seq
-
-
-def may_be_removed(reading: Reading, message: Written, seek: Event) -> bool:
-    """Whether it was finished before a seek, and may have been removed before that, so that it cannot come again."""
-    seq = message.seq
-    if reading.preset.stream.get("retain", "forever") == "forever" and "retain_up_to" not in reading.preset.stream:
-        return False
-    done = [e.seen_from for h in reading.handed.get(seq, []) for e in h.settled if e.happened and e.kind in ACKING]
-    done += [s.seen_from for s in reading.seeks if s is not seek and may_skip(s, message)]
-    done += [e.seen_from for e in reading.of("discard") if e.happened and e.answer and concerns(e, seq)]
-    if reading.maybe_dead(seq, seek.seen_by):
-        done += [h.event.called for h in reading.handed[seq]]
-    over = min(done, default=float("inf"))
-    return any(over < r.seen_by and r.called < seek.seen_by for r in reading.removals)
+    return seek is not None and reading.may_be_removed(message, seek)
 
 
 def errors(history: History) -> Iterator[Finding]:
@@ -287,7 +259,7 @@ def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event 
     event, since = handed.event, 0.0
     if seek is not None:
         since = seek.called
-        if may_skip(seek, earlier) or may_be_removed(reading, earlier, seek):
+        if may_skip(seek, earlier) or reading.may_be_removed(earlier, seek):
             return True
     for other in reading.handed.get(earlier.seq, []):
         if other.event is event and other.place < handed.place:
@@ -306,65 +278,6 @@ def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event 
     ending = reading.history.endings.get(reading.plan.name)
     asked = "retain_up_to" in reading.preset.stream and ending is not None
     return bool(asked and ending and [x for x in ending.losses if x[0] <= earlier.seq <= x[1]])
-
-
-def older_version(reading: Reading, log: Log) -> Iterator[Finding]:
-    """5: a version came after a newer one of its key had been acked."""
-    if not reading.preset.upsert:
-        return
-    acked: dict[str, list[tuple[int, Event]]] = defaultdict(list)
-    for seq, acks in reading.acks.items():
-        for handed, ack in acks:
-            if ack.happened and handed.message.key is not None:
-                acked[handed.message.key].append((seq, ack))
-    for seq, all_handed in reading.handed.items():
-        for handed in all_handed:
-            event = handed.event
-            newer = [(s, a) for s, a in acked[handed.message.key or ""] if s > seq and a.seen_by < event.called]
-            if newer:
-                s, ack = newer[0]
-                yield Finding(
-                    "an older version after a newer one",
-                    f"version {seq} of key {handed.message.key} came to {event.session} at {event.called:.3f}; "
-                    f"the newer {s} had been acked at {ack.seen_by:.3f}",
-                    event.called,
-                    reading.plan.name,
-                    (seq, s),
-                    (ack, event),
-                )
-                break
-
-
-def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
-    """5: what the consumer knows of a key in the end is not what its only writer wrote last."""
-    if not reading.preset.upsert or reading.plan.max_deliver is not None:
-        return
-    history = reading.history
-    used: set[str] = set()
-    values: dict[str, tuple[str, Event]] = {}
-    for event in sorted((e for e in history.events if e.kind == "send" and e.happened), key=lambda e: e.called):
-        for sent in event.asked["messages"]:
-            if sent.id is not None and sent.id in used:
-                continue
-            used.update({sent.id} if sent.id else ())
-            if sent.key is not None and event.session in sent.key:
-                values[sent.key] = (sent.data, event)
-    known: dict[str, tuple[int, str]] = {}
-    for seq, acks in reading.acks.items():
-        for handed, ack in acks:
-            if ack.happened and seq >= known.get(handed.message.key or "", (0, ""))[0]:
-                known[handed.message.key or ""] = (seq, handed.message.data)
-    for key, (data, event) in values.items():
-        if key in known and known[key][1] != data:
-            yield Finding(
-                "not the last value",
-                f"key {key} was last given {data} by {event.session} at {event.called:.3f}; the consumer's last "
-                f"version, {known[key][0]}, says {known[key][1]}",
-                history.drained_at,
-                reading.plan.name,
-                tuple(m.seq for m in log.values() if m.sent.key == key)[-6:],
-                (event,),
-            )
 
 
 def sent_twice(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
@@ -408,30 +321,6 @@ def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
         return False
     deadline = handed.event.called + reading.plan.ack_wait
     return not reading.plan.leased and event.answered < deadline
-
-
-def wrong_append(reading: Reading, log: Log) -> Iterator[Finding]:
-    """5: of a key with one writer, a send that repeats an id or the value was appended, or a change was not."""
-    if not reading.preset.upsert or reading.preset.stream.get("retain", "forever") != "forever":
-        return
-    used: set[str] = set()
-    newest: dict[str, tuple[int, str]] = {}
-    sends = [e for e in reading.history.events if e.kind == "send" and e.happened]
-    for event in sorted(sends, key=lambda e: e.called):
-        for sent, seq in zip(event.asked["messages"], event.answer, strict=True):
-            if sent.key is None or event.session not in sent.key:
-                continue
-            last, value = newest.get(sent.key, (0, ""))
-            repeats = sent.id in used or sent.data == value
-            used.update({sent.id} if sent.id else ())
-            if repeats != (seq <= last):
-                what = (
-                    "repeats an id or the value, and was appended" if repeats else "is a change, and was not appended"
-                )
-                text = f"{event.session}'s send at {event.called:.3f} of {sent.data} (id {sent.id}) {what}: seq {seq}"
-                yield Finding("wrongly appended", text, event.called, None, (seq, last), (event,))
-            if seq > last:
-                newest[sent.key] = (seq, sent.data)
 
 
 CHECKS: tuple[Check, ...] = (

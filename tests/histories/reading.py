@@ -11,6 +11,7 @@ from histories.record import Event, History, Message, Sent
 from histories.world import ConsumerPlan, Preset
 
 FOREVER = float("inf")
+ACKING = ("ack", "receive")  # a receive acks what its worker has finished
 
 
 class Finding(NamedTuple):
@@ -73,6 +74,21 @@ def names(event: Event) -> list[str]:
     return list(event.asked.get("acks") or [])
 
 
+def concerns(event: Event, seq: int) -> bool:
+    """Whether an operator's call is about this message: it names it, or names none."""
+    return event.asked.get("seqs") is None or seq in event.asked["seqs"]
+
+
+def may_skip(seek: Event, message: Written) -> bool:
+    """Whether a seek leaves the message behind."""
+    target = seek.asked["target"]
+    if target == "beginning":
+        return False
+    if target == "end":
+        return message.seen_from < seek.seen_by
+    return int(target) > message.seq
+
+
 def removes(event: Event) -> bool:
     if not event.happened:
         return False
@@ -90,16 +106,19 @@ class Reading:
         self.plan = plan
         events = [e for e in history.events if e.consumer == plan.name and not e.problem]
         self.events = sorted(events, key=lambda e: e.called)
+        self.kinds: dict[str, list[Event]] = defaultdict(list)
+        for event in self.events:
+            self.kinds[event.kind].append(event)
+        self._removed: dict[tuple[int, int], bool] = {}
         self.handed: dict[int, list[Handed]] = defaultdict(list)
         self.by_ack: dict[str, Handed] = {}
         self.by_delivery: dict[str, list[Handed]] = defaultdict(list)
-        for event in self.events:
-            if event.kind == "receive":
-                for place, message in enumerate(event.answer):
-                    handed = Handed(event, message, place)
-                    self.handed[message.seq].append(handed)
-                    self.by_ack[message.ack_id] = handed
-                    self.by_delivery[message.delivery].append(handed)
+        for event in self.of("receive"):
+            for place, message in enumerate(event.answer):
+                handed = Handed(event, message, place)
+                self.handed[message.seq].append(handed)
+                self.by_ack[message.ack_id] = handed
+                self.by_delivery[message.delivery].append(handed)
         for event in self.events:
             for handed in self.named(event):
                 (handed.extended if event.kind == "extend" else handed.settled).append(event)
@@ -115,7 +134,7 @@ class Reading:
         return found
 
     def of(self, *kinds: str) -> list[Event]:
-        return [e for e in self.events if e.kind in kinds]
+        return [e for kind in kinds for e in self.kinds.get(kind, [])]
 
     @cached_property
     def seeks(self) -> list[Event]:
@@ -129,6 +148,27 @@ class Reading:
     def removals(self) -> list[Event]:
         """Calls that removed messages from the log."""
         return [e for e in self.history.events if removes(e)]
+
+    def may_be_removed(self, message: Written, seek: Event) -> bool:
+        """Whether it was finished before a seek and may have been removed by then, so that it cannot come again."""
+        known = self._removed.get((message.seq, id(seek)))
+        if known is None:
+            over = self._over_from(message, seek)
+            known = any(over < r.seen_by and r.called < seek.seen_by for r in self.removals)
+            self._removed[message.seq, id(seek)] = known
+        return known
+
+    def _over_from(self, message: Written, seek: Event) -> float:
+        """When the consumer may have been done with it, that seek apart."""
+        settings, seq = self.preset.stream, message.seq
+        if settings.get("retain", "forever") == "forever" and "retain_up_to" not in settings:
+            return FOREVER  # nothing is removed
+        done = [e.seen_from for h in self.handed.get(seq, []) for e in h.settled if e.happened and e.kind in ACKING]
+        done += [s.seen_from for s in self.seeks if s is not seek and may_skip(s, message)]
+        done += [e.seen_from for e in self.of("discard") if e.happened and e.answer and concerns(e, seq)]
+        if self.maybe_dead(seq, seek.seen_by):
+            done += [h.event.called for h in self.handed[seq]]
+        return min(done, default=FOREVER)
 
     def moved(self, after: float, before: float) -> bool:
         """Whether a seek may have been between these."""

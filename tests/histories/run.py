@@ -8,8 +8,10 @@ from typing import Any
 
 import psycopg
 
+from histories.operator import Operator
 from histories.record import Ending, History, Message, Wait
-from histories.sessions import Operator, Pool, Sender, Session, Worker
+from histories.sessions import Pool, Sender, Session
+from histories.worker import Worker
 from histories.world import STREAM, ConsumerPlan, Preset, set_up
 
 WATCH_EVERY = 0.05

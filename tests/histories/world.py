@@ -63,6 +63,8 @@ class Preset:
     workers: int = 5
     operators: int = 1
     open: float = 0.35  # how many steps are a transaction
+    sizes: tuple[int, ...] = (1, 3, 10, 50)  # of receives
+    answers: float = 0.15  # how many steps of a worker's transaction send something
     misuse: float = 0.0  # how many receives inside transactions claim that they are alone (open => false)
     deaf: float = 0.05  # how many batches a worker forgets about, so that they expire
     share: float = 0.3  # how many batches workers pass on, so that several of them settle parts of it
@@ -94,6 +96,9 @@ _ALL = [
     Preset("plain", BOTH, {"lanes": 3}, MAINTENANCE, ids=0.2),
     Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE),
     Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE),
+    # many lanes, so that some are free while others are held
+    Preset("many-keys", BOTH, {"lane_by": "key"}, MAINTENANCE, keys=25, keyless=0.0, sizes=(1, 3), open=0.5),
+    Preset("many-lanes", BOTH, {"lanes": 32}, MAINTENANCE, keys=25, sizes=(1, 3), open=0.5),
     # delays, and consumers that see a part of the keys
     Preset(
         "filters",
@@ -227,9 +232,10 @@ _ALL = [
         {"maintain": 6.0, "compact": 2.0, "redrive": 2.0, "seek": 0.3},
         keyless=0.0,
         nack=0.4,
+        operators=2,
     ),
     # a caller who says that it is alone in its transaction, and is not
-    Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.5),
+    Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.7, answers=0.5, open=0.6),
 ]
 PRESETS: dict[str, Preset] = {p.name: p for p in _ALL}
 
