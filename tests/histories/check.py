@@ -195,7 +195,8 @@ def errors(history: History) -> Iterator[Finding]:
             continue
         if problem.state == "55P03" and problem.hint:
             continue
-        text = f"{event.session}'s {event.kind} answered {problem.state}: {problem.text}"
+        said = [x for x in problem.text.splitlines() if x.startswith("DETAIL") or x == problem.text.splitlines()[0]]
+        text = f"{event.session}'s {event.kind} at {event.called:.3f} answered {problem.state}: {' '.join(said)}"
         yield Finding("raw error", text, event.answered, event.consumer, tuple(event.seqs), (event,))
 
 

@@ -18,7 +18,6 @@ from histories.world import STREAM, Preset
 
 ISOLATIONS = ("read committed", "read committed", "read committed", "repeatable read", "serializable")
 STATEMENT_TIMEOUT = "15s"
-HOLDS = (0.0,) * 6 + (0.01,) * 6 + (0.03,) * 6 + (0.1, 0.1, 0.3, 1.0, 2.5, 2.5)  # seconds that transactions stay open
 
 
 class Pool:
@@ -27,6 +26,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._messages: list[tuple[str, Message]] = []
+        self.shared: set[str] = set()  # deliveries of which several have a part
         self._recent: list[tuple[str, Message]] = []
         self._lock = threading.Lock()
 
@@ -42,6 +42,7 @@ class Pool:
     def put(self, consumer: str, messages: list[Message]) -> None:
         with self._lock:
             self._messages += [(consumer, m) for m in messages]
+            self.shared |= {m.delivery for m in messages}
             del self._messages[:-60]  # what nobody took is forgotten, and expires
 
     def take(self, consumer: str, n: int) -> list[Message]:
@@ -63,6 +64,7 @@ class Session(threading.Thread):
         self.random = random.Random(f"{history.seed}/{preset.name}/{name}")
         self.db = psycopg.connect(url, autocommit=True, application_name=name)
         self.db.execute(f"set statement_timeout = '{STATEMENT_TIMEOUT}'")
+        self.pause = 0.005  # between steps, at most
         self.transaction: Transaction | None = None
         self.steps: list[Event] = []  # of the open transaction
         self.failure: BaseException | None = None
@@ -90,7 +92,7 @@ class Session(threading.Thread):
                     self.in_transaction()
                 else:
                     self.step()
-                    self.rest(0.005)
+                    self.rest(self.pause)
         except BaseException as error:  # told by the runner, with the history
             self.failure = error
         finally:
@@ -99,34 +101,36 @@ class Session(threading.Thread):
     def rest(self, seconds: float) -> None:
         time.sleep(self.random.random() * seconds)
 
-    def in_transaction(self) -> None:
-        """BEGIN, a few steps with pauses between them, COMMIT or ROLLBACK."""
+    def in_transaction(self, step: Callable[[], None] | None = None) -> None:
+        """BEGIN, a few steps (or that one) with pauses between them, COMMIT or ROLLBACK."""
         self.prepare()
         isolation = self.random.choice(ISOLATIONS)
         before = self.state()
-        longest = self.random.choice(HOLDS)
+        longest = self.random.choice(self.preset.holds)
         self.transaction = self.history.begin(self.name, isolation)
         self.steps = []
         self.db.execute(sql.SQL("begin isolation level {}").format(sql.SQL(isolation)))
         self.rest(self.random.choice((0.0, 0.005)))  # so that the first statement looks alone, or does not
-        count = self.random.choice((1, 1, 2, 3, 4))
+        count = 1 if step else self.random.choice((1, 1, 2, 3, 4))
         failed = False
         for _ in range(count):
-            failed = self.in_savepoint() if self.random.random() < 0.2 else self.one_step()
+            failed = (
+                self.in_savepoint() if self.random.random() < 0.2 and not step else self.one_step(step or self.step)
+            )
             if failed:
                 break
             self.rest(longest / count)
         self.end(before, FAILED if failed else ROLLED_BACK if self.random.random() < 0.3 else COMMITTED)
 
-    def one_step(self) -> bool:
+    def one_step(self, step: Callable[[], None]) -> bool:
         """Whether the transaction has failed with it."""
-        self.step()
+        step()
         return bool(self.steps and self.steps[-1].problem)
 
     def in_savepoint(self) -> bool:
         before, first = self.state(), len(self.steps)
         self.db.execute("savepoint here")
-        failed = self.one_step()
+        failed = self.one_step(self.step)
         if failed or self.random.random() < 0.4:
             undone = self.steps[-1].called if failed else self.history.now()
             self.db.execute("rollback to savepoint here")
@@ -183,6 +187,7 @@ class Sender(Session):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.pause = self.preset.pace
         families = self.preset.families
         self.keys = [f"{families[i % len(families)]}.{self.name}-{i}" for i in range(self.preset.keys)]
         self.count = 0

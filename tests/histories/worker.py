@@ -41,8 +41,10 @@ class Worker(Session):
             self.send_more()
         elif hand and self.random.random() < 0.6:
             self.settle(consumer)
-        elif self.random.random() < 0.1:
-            self.extend(consumer, self.pool.recent(consumer))
+        elif self.transaction is None and self.random.random() < 0.1:
+            # as the part of a program that keeps messages alive while another part settles them. Alone in its
+            # transaction: two who lock the same messages in opposite order would end in a deadlock of their own making
+            self.in_transaction(lambda: self.extend(consumer, self.pool.recent(consumer)))
         else:
             self.receive(consumer)
 
@@ -100,8 +102,10 @@ class Worker(Session):
         hand = self.hands[consumer]
         if not hand:
             return []
+        delivery = self.random.choice(hand).delivery
+        if self.transaction is not None and delivery in self.pool.shared:
+            whole = False  # it would settle what others are settling, in whatever order
         if whole and self.random.random() < 0.6:
-            delivery = self.random.choice(hand).delivery
             self.hands[consumer] = [m for m in hand if m.delivery != delivery]
             return [delivery]
         picked = self.random.sample(hand, self.random.randint(1, min(len(hand), 8)))

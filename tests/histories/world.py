@@ -13,6 +13,10 @@ import psycopg
 
 STREAM = "s"
 
+# How long transactions stay open, at most: most of them hardly, some past the deadline of what they received.
+HOLDS = (0.0,) * 6 + (0.01,) * 6 + (0.03,) * 6 + (0.1, 0.1, 0.3, 1.0, 2.5, 2.5)
+LONG = (0.03, 0.1, 0.3, 0.6)
+
 
 @dataclass(frozen=True)
 class ConsumerPlan:
@@ -59,6 +63,8 @@ class Preset:
     ids: float = 0.0  # how many messages have an id; some of them are sent again
     delays: float = 0.0
     batch: int = 4  # the largest send
+    pace: float = 0.005  # of senders: how long they rest between steps, at most
+    holds: tuple[float, ...] = HOLDS
     senders: int = 3
     workers: int = 5
     operators: int = 1
@@ -97,8 +103,9 @@ _ALL = [
     Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE),
     Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE),
     # many lanes, so that some are free while others are held
-    Preset("many-keys", BOTH, {"lane_by": "key"}, MAINTENANCE, keys=25, keyless=0.0, sizes=(1, 3), open=0.5),
-    Preset("many-lanes", BOTH, {"lanes": 32}, MAINTENANCE, keys=25, sizes=(1, 3), open=0.5),
+    Preset("many-keys", BOTH, {"lane_by": "key"}, {}, keys=40, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
+    Preset("many-channels", BOTH, {"lane_by": "channel"}, {}, keys=10, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
+    Preset("many-lanes", BOTH, {"lanes": 32}, {}, keys=40, sizes=(3, 10), batch=2, pace=0.1),
     # delays, and consumers that see a part of the keys
     Preset(
         "filters",
@@ -210,6 +217,33 @@ _ALL = [
         nack=0.08,
     ),
     Preset(
+        "compaction",
+        (plan("free", ack_wait=0.6),),
+        {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
+        {"maintain": 4.0, "compact": 3.0, "seek": 0.6, "tick": 2.0},
+        batch=20,
+        operators=3,
+        senders=1,
+        pace=0.1,
+        holds=LONG,
+        deaf=0.0,
+        long_nack=1.0,
+        nack=0.06,
+    ),
+    Preset(
+        "compaction-lanes",
+        (plan("ordered", order="key", ack_wait=0.6),),
+        {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
+        {"maintain": 4.0, "compact": 3.0, "seek": 0.4, "set_lanes": 0.6},
+        batch=20,
+        operators=3,
+        senders=1,
+        pace=0.1,
+        deaf=0.0,
+        long_nack=1.0,
+        nack=0.06,
+    ),
+    Preset(
         "aging",
         BOTH,
         {"lanes": 2, "retain_up_to": 2.0} | SMALL_SEGMENTS,
@@ -233,9 +267,12 @@ _ALL = [
         keyless=0.0,
         nack=0.4,
         operators=2,
+        senders=2,
+        pace=0.05,
+        keys=1,
     ),
     # a caller who says that it is alone in its transaction, and is not
-    Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.7, answers=0.5, open=0.6),
+    Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.8, answers=0.4, open=0.7, pace=0.03, holds=LONG),
 ]
 PRESETS: dict[str, Preset] = {p.name: p for p in _ALL}
 
