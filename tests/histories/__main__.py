@@ -16,7 +16,7 @@ from headgate import schema
 from headgate.cluster import Cluster, postgres_bin
 from histories.check import judge
 from histories.run import run
-from histories.story import tell
+from histories.story import census, tell
 from histories.world import PRESETS
 
 SETTINGS = {"fsync": "off", "max_connections": "100", "shared_buffers": "128MB"}
@@ -54,6 +54,7 @@ def main() -> int:
                     found += len(findings)
                     took = time.monotonic() - began
                     print(f"{preset} seed {seed}: {len(history.events)} calls, {ran:.1f}+{took - ran:.1f} s")
+                    print(f"  {census(history)}")
                     print(tell(history, findings, asked.stories), flush=True)
                     admin.execute(f'drop database "{name}" with (force)')
     finally:

@@ -11,6 +11,10 @@ from histories.world import STREAM, named
 class Operator(Session):
     """Maintains, seeks, alters: whatever the preset has weights for."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.open = self.preset.operators_open
+
     def step(self) -> None:
         kinds = list(self.preset.weights)
         kind = self.random.choices(kinds, [self.preset.weights[k] for k in kinds])[0]
@@ -112,6 +116,20 @@ class Operator(Session):
         """Seqs that have been sent, as far as the history has come."""
         sends = [e for e in self.history.events[-400:] if e.kind == "send" and e.answer]
         return [seq for e in sends for seq in e.answer] or [1]
+
+
+class Maintainer(Operator):
+    """What a server does all the time, as it should be done: each call on its own."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.open, self.pause = 0.0, 0.05
+
+    def step(self) -> None:
+        if self.random.random() < 0.7 or self.preset.stream.get("retain", "forever") == "forever":
+            self.maintain("")
+        else:
+            self.compact("")
 
 
 def first(rows: list[Any]) -> Any:

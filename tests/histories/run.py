@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from histories.operator import Operator
+from histories.operator import Maintainer, Operator
 from histories.record import Ending, History, Message, Wait
 from histories.sessions import Pool, Sender, Session
 from histories.worker import Worker
@@ -71,6 +71,7 @@ def let_loose(url: str, preset: Preset, history: History, seconds: float) -> Non
         (Sender, preset.senders),
         (Worker, preset.workers),
         (Operator, preset.operators if preset.weights else 0),
+        (Maintainer, preset.maintainers),
     ]
     sessions = [
         kind(f"{kind.__name__.lower()}{i}", url, preset, history, pool, seconds) for kind, n in kinds for i in range(n)

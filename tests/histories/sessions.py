@@ -64,6 +64,7 @@ class Session(threading.Thread):
         self.random = random.Random(f"{history.seed}/{preset.name}/{name}")
         self.db = psycopg.connect(url, autocommit=True, application_name=name)
         self.db.execute(f"set statement_timeout = '{STATEMENT_TIMEOUT}'")
+        self.open = preset.open  # how many steps are a transaction
         self.pause = 0.005  # between steps, at most
         self.transaction: Transaction | None = None
         self.steps: list[Event] = []  # of the open transaction
@@ -88,7 +89,7 @@ class Session(threading.Thread):
     def run(self) -> None:
         try:
             while self.history.now() < self.seconds:
-                if self.random.random() < self.preset.open:
+                if self.random.random() < self.open:
                     self.in_transaction()
                 else:
                     self.step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from histories.reading import Finding
+from histories.reading import Finding, removes
 from histories.record import Event, History
 
 LINES = 40
@@ -24,6 +24,14 @@ def tell(history: History, findings: list[Finding], stories: int = 3) -> str:
             told[finding.check] += 1
             lines += ["", f"  {finding.check}: {finding.text}", *("    " + line for line in story(history, finding))]
     return "\n".join(lines)
+
+
+def census(history: History) -> str:
+    """What the history consists of: how often each call happened, and how often it was refused or taken back."""
+    done = Counter(e.kind for e in history.events if e.happened)
+    not_done = Counter(e.kind for e in history.events if not e.happened)
+    parts = [f"{kind} {n}" + (f" (-{not_done[kind]})" if not_done[kind] else "") for kind, n in sorted(done.items())]
+    return ", ".join([*parts, f"removals {sum(removes(e) for e in history.events)}"])
 
 
 def story(history: History, finding: Finding) -> list[str]:

@@ -68,6 +68,8 @@ class Preset:
     senders: int = 3
     workers: int = 5
     operators: int = 1
+    operators_open: float = 0.35
+    maintainers: int = 0
     open: float = 0.35  # how many steps are a transaction
     sizes: tuple[int, ...] = (1, 3, 10, 50)  # of receives
     answers: float = 0.15  # how many steps of a worker's transaction send something
@@ -192,7 +194,8 @@ _ALL = [
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3},
         batch=12,
-        operators=2,
+        maintainers=1,
+        open=0.15,
         long_nack=0.6,
         nack=0.08,
     ),
@@ -202,7 +205,8 @@ _ALL = [
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "set_lanes": 0.7},
         batch=12,
-        operators=2,
+        maintainers=1,
+        open=0.15,
         long_nack=0.6,
         nack=0.08,
     ),
@@ -212,7 +216,8 @@ _ALL = [
         {"lane_by": "channel", "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 6.0, "compact": 3.0, "seek": 0.7},
         batch=12,
-        operators=2,
+        maintainers=1,
+        open=0.15,
         long_nack=0.6,
         nack=0.08,
     ),
@@ -222,9 +227,12 @@ _ALL = [
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 4.0, "compact": 3.0, "seek": 0.6, "tick": 2.0},
         batch=20,
-        operators=3,
-        senders=1,
-        pace=0.1,
+        operators=2,
+        operators_open=0.6,
+        maintainers=1,
+        senders=2,
+        pace=0.05,
+        open=0.1,
         holds=LONG,
         deaf=0.0,
         long_nack=1.0,
@@ -236,9 +244,12 @@ _ALL = [
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 4.0, "compact": 3.0, "seek": 0.4, "set_lanes": 0.6},
         batch=20,
-        operators=3,
-        senders=1,
-        pace=0.1,
+        operators=2,
+        operators_open=0.6,
+        maintainers=1,
+        senders=2,
+        pace=0.05,
+        open=0.1,
         deaf=0.0,
         long_nack=1.0,
         nack=0.06,
@@ -247,8 +258,10 @@ _ALL = [
         "aging",
         BOTH,
         {"lanes": 2, "retain_up_to": 2.0} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 1.0, "seek": 0.3},
+        {"maintain": 3.0, "compact": 1.0, "seek": 0.3},
         batch=12,
+        maintainers=1,
+        open=0.15,
     ),
     # upserts: a key has one message, its newest
     Preset(
@@ -266,10 +279,11 @@ _ALL = [
         {"maintain": 6.0, "compact": 2.0, "redrive": 2.0, "seek": 0.3},
         keyless=0.0,
         nack=0.4,
-        operators=2,
+        maintainers=1,
         senders=2,
         pace=0.05,
-        keys=1,
+        keys=3,
+        open=0.15,
     ),
     # a caller who says that it is alone in its transaction, and is not
     Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.8, answers=0.4, open=0.7, pace=0.03, holds=LONG),
