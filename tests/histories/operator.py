@@ -32,6 +32,11 @@ class Operator(Session):
     def compact(self, consumer: str) -> None:
         self.call("compact", "select headgate.compact(%s)", [STREAM], first)
 
+    def compact_late(self, consumer: str) -> None:
+        """In a transaction that has seen nothing of what others did since it began."""
+        if self.transaction is None:
+            self.in_transaction(lambda: self.tick(""), lambda: self.compact(""), isolation="repeatable read")
+
     def set_lanes(self, consumer: str) -> None:
         n = self.random.choice((1, 2, 3, 5))
         self.call("set_lanes", "select headgate.set_lanes(%s, %s)", [STREAM, n], first, lanes=n)

@@ -102,25 +102,23 @@ class Session(threading.Thread):
     def rest(self, seconds: float) -> None:
         time.sleep(self.random.random() * seconds)
 
-    def in_transaction(self, step: Callable[[], None] | None = None) -> None:
-        """BEGIN, a few steps (or that one) with pauses between them, COMMIT or ROLLBACK."""
+    def in_transaction(self, *script: Callable[[], None], isolation: str | None = None) -> None:
+        """BEGIN, a few steps (or those of the script) with pauses between them, COMMIT or ROLLBACK."""
         self.prepare()
-        isolation = self.random.choice(ISOLATIONS)
+        isolation = isolation or self.random.choice(ISOLATIONS)
         before = self.state()
         longest = self.random.choice(self.preset.holds)
         self.transaction = self.history.begin(self.name, isolation)
         self.steps = []
         self.db.execute(sql.SQL("begin isolation level {}").format(sql.SQL(isolation)))
         self.rest(self.random.choice((0.0, 0.005)))  # so that the first statement looks alone, or does not
-        count = 1 if step else self.random.choice((1, 1, 2, 3, 4))
+        steps = script or (self.step,) * self.random.choice((1, 1, 2, 3, 4))
         failed = False
-        for _ in range(count):
-            failed = (
-                self.in_savepoint() if self.random.random() < 0.2 and not step else self.one_step(step or self.step)
-            )
+        for step in steps:
+            failed = self.in_savepoint() if self.random.random() < 0.2 and not script else self.one_step(step)
             if failed:
                 break
-            self.rest(longest / count)
+            self.rest(longest / len(steps))
         self.end(before, FAILED if failed else ROLLED_BACK if self.random.random() < 0.3 else COMMITTED)
 
     def one_step(self, step: Callable[[], None]) -> bool:

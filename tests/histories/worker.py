@@ -97,7 +97,7 @@ class Worker(Session):
             got = got[:half]
         self.hands[consumer] += got
 
-    def pick(self, consumer: str, whole: bool) -> list[str]:
+    def pick(self, consumer: str, whole: bool, most: int = 8) -> list[str]:
         """Ids of messages, or of whole deliveries, which are then in this hand no more."""
         hand = self.hands[consumer]
         if not hand:
@@ -108,7 +108,9 @@ class Worker(Session):
         if whole and self.random.random() < 0.6:
             self.hands[consumer] = [m for m in hand if m.delivery != delivery]
             return [delivery]
-        picked = self.random.sample(hand, self.random.randint(1, min(len(hand), 8)))
+        if whole and self.random.random() < 0.3:
+            most = len(hand)
+        picked = self.random.sample(hand, self.random.randint(1, min(len(hand), most)))
         self.hands[consumer] = [m for m in hand if m not in picked]
         return [m.ack_id for m in picked]
 
@@ -117,7 +119,7 @@ class Worker(Session):
         if draw < self.preset.nack:
             long = self.random.random() < self.preset.long_nack
             delay = 1.0 + self.random.random() if long else self.random.choice((0.0, 0.05, 0.3))
-            self.settle_by("nack", consumer, self.pick(consumer, whole=False), delay)
+            self.settle_by("nack", consumer, self.pick(consumer, whole=False, most=1 if long else 8), delay)
         elif draw < self.preset.nack + 0.08:
             self.settle_by("release", consumer, self.pick(consumer, whole=False))
         elif draw < self.preset.nack + 0.16:
