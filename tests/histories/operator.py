@@ -16,6 +16,10 @@ class Operator(Session):
         self.open = self.preset.operators_open
 
     def step(self) -> None:
+        if self.transaction is None and self.pool.cues:
+            kind, consumer = self.pool.cues.pop()
+            getattr(self, kind)(consumer)
+            return
         kinds = list(self.preset.weights)
         kind = self.random.choices(kinds, [self.preset.weights[k] for k in kinds])[0]
         getattr(self, kind)(self.random.choice(self.preset.consumers).name)
@@ -35,7 +39,12 @@ class Operator(Session):
     def compact_late(self, consumer: str) -> None:
         """In a transaction that has seen nothing of what others did since it began."""
         if self.transaction is None:
-            self.in_transaction(lambda: self.tick(""), lambda: self.compact(""), isolation="repeatable read")
+            self.in_transaction(
+                lambda: self.tick(""),
+                lambda: self.pool.cues.append(("replay", consumer)),
+                lambda: self.compact(""),
+                isolation="repeatable read",
+            )
 
     def set_lanes(self, consumer: str) -> None:
         n = self.random.choice((1, 2, 3, 5))
@@ -46,6 +55,18 @@ class Operator(Session):
         if target == "seq":
             target = str(self.random.choice(self.known()))
         self.of_consumer("seek", consumer, [target], target=target)
+
+    def replay(self, consumer: str) -> None:
+        self.of_consumer("seek", consumer, ["beginning"], target="beginning")
+
+    def replay_slowly(self, consumer: str) -> None:
+        """In a transaction that stays open while another operator compacts."""
+        if self.transaction is None:
+            self.in_transaction(
+                lambda: self.replay(consumer),
+                lambda: self.pool.cues.append(("compact", consumer)),
+                isolation="read committed",
+            )
 
     def retry_now(self, consumer: str) -> None:
         self.of_consumer("retry_now", consumer)

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,9 @@ class Pool:
     def __init__(self) -> None:
         self._messages: list[tuple[str, Message]] = []
         self.shared: set[str] = set()  # deliveries of which several have a part
+        self.cues: deque[tuple[str, str]] = deque(
+            maxlen=1
+        )  # what another operator should do at once, to which consumer
         self._recent: list[tuple[str, Message]] = []
         self._lock = threading.Lock()
 
