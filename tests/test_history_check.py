@@ -212,6 +212,14 @@ def test_dead_discarded_and_aged_messages_are_not_lost(tale: Tale) -> None:
     assert tale.found(PLAIN) == ["lost"]  # here nobody asked for removing 3
 
 
+@pytest.mark.parametrize(("removed_at", "missing"), [(1.5, []), (2.5, ["lost"]), (0.5, ["lost"])])
+def test_a_seek_does_not_bring_back_what_was_too_old(tale: Tale, removed_at: float, missing: list[str]) -> None:
+    tale.send(0, 1)
+    tale.event("o", "maintain", removed_at, [("remove segments", "s", 1)])
+    tale.event("o", "seek", 2, target="beginning")
+    assert tale.found(AGING) == missing  # what the seek made unread is lost only if that is recorded
+
+
 def test_filtered_messages_are_not_lost(tale: Tale) -> None:
     tale.send(0, 1, key="b.1")
     assert tale.found(Preset("test", (plan("c", filter=["a.>"]),))) == []

@@ -168,6 +168,8 @@ class Reading:
         done += [e.seen_from for e in self.of("discard") if e.happened and e.answer and concerns(e, seq)]
         if self.maybe_dead(seq, seek.seen_by):
             done += [h.event.called for h in self.handed[seq]]
+        if "retain_up_to" in settings:  # it may go without having been read, and a seek does not bring it back
+            done += [e.called + settings["retain_up_to"] for e in message.events]
         return min(done, default=FOREVER)
 
     def moved(self, after: float, before: float) -> bool:
