@@ -10,7 +10,8 @@ from histories.run import run
 from histories.story import tell
 from histories.world import PRESETS
 
-SHORT = [("plain", 1), ("keys", 1), ("channels", 1)]
+# One of each kind; all presets are run by test_long_history.
+SHORT = [("plain", 1), ("keys", 1), ("many-channels", 1), ("seeks", 1), ("storage-lanes", 1), ("upsert", 1)]
 
 
 def passes(url: str, preset: str, seed: int, seconds: float) -> None:

@@ -16,14 +16,15 @@ class Operator(Session):
         self.open = self.preset.operators_open
 
     def step(self) -> None:
-        if self.transaction is None and self.pool.cues:
-            kind, consumer = self.pool.cues.pop()
-            getattr(self, kind)(consumer)
+        cue = self.pool.take_cue() if self.transaction is None else None
+        if cue is not None:
+            getattr(self, cue[0])(cue[1])
             return
         kinds = list(self.preset.weights)
         kind = self.random.choices(kinds, [self.preset.weights[k] for k in kinds])[0]
         getattr(self, kind)(self.random.choice(self.preset.consumers).name)
-        self.rest(0.1)
+        if self.transaction is None:
+            self.pool.cued.wait(self.random.random() * 0.1)
 
     def maintain(self, consumer: str) -> None:
         self.call(
@@ -41,7 +42,7 @@ class Operator(Session):
         if self.transaction is None:
             self.in_transaction(
                 lambda: self.tick(""),
-                lambda: self.pool.cues.append(("replay", consumer)),
+                lambda: self.pool.cue("replay", consumer),
                 lambda: self.compact(""),
                 isolation="repeatable read",
             )
@@ -64,7 +65,7 @@ class Operator(Session):
         if self.transaction is None:
             self.in_transaction(
                 lambda: self.replay(consumer),
-                lambda: self.pool.cues.append(("compact", consumer)),
+                lambda: self.pool.cue("compact", consumer),
                 isolation="read committed",
             )
 
@@ -149,7 +150,7 @@ class Maintainer(Operator):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.open, self.pause = 0.0, 0.05
+        self.open, self.longest_rest = 0.0, 0.05
 
     def step(self) -> None:
         if self.random.random() < 0.7 or self.preset.stream.get("retain", "forever") == "forever":

@@ -28,11 +28,19 @@ class Pool:
     def __init__(self) -> None:
         self._messages: list[tuple[str, Message]] = []
         self.shared: set[str] = set()  # deliveries of which several have a part
-        self.cues: deque[tuple[str, str]] = deque(
-            maxlen=1
-        )  # what another operator should do at once, to which consumer
+        self.cues: deque[tuple[str, str]] = deque(maxlen=1)  # what another operator is to do at once, and to whom
+        self.cued = threading.Event()
         self._recent: list[tuple[str, Message]] = []
         self._lock = threading.Lock()
+
+    def cue(self, kind: str, consumer: str) -> None:
+        self.cues.append((kind, consumer))
+        self.cued.set()
+
+    def take_cue(self) -> tuple[str, str] | None:
+        with self._lock:
+            self.cued.clear()
+            return self.cues.pop() if self.cues else None
 
     def notice(self, consumer: str, messages: list[Message]) -> None:
         with self._lock:
@@ -69,7 +77,7 @@ class Session(threading.Thread):
         self.db = psycopg.connect(url, autocommit=True, application_name=name)
         self.db.execute(f"set statement_timeout = '{STATEMENT_TIMEOUT}'")
         self.open = preset.open  # how many steps are a transaction
-        self.pause = 0.005  # between steps, at most
+        self.longest_rest = 0.005  # between steps, at most
         self.transaction: Transaction | None = None
         self.steps: list[Event] = []  # of the open transaction
         self.failure: BaseException | None = None
@@ -97,7 +105,7 @@ class Session(threading.Thread):
                     self.in_transaction()
                 else:
                     self.step()
-                    self.rest(self.pause)
+                    self.rest(self.longest_rest)
         except BaseException as error:  # told by the runner, with the history
             self.failure = error
         finally:
@@ -190,7 +198,7 @@ class Sender(Session):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.pause = self.preset.pace
+        self.longest_rest = self.preset.pace
         families = self.preset.families
         self.keys = [f"{families[i % len(families)]}.{self.name}-{i}" for i in range(self.preset.keys)]
         self.count = 0

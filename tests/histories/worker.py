@@ -118,7 +118,11 @@ class Worker(Session):
         draw = self.random.random()
         if draw < self.preset.nack:
             long = self.random.random() < self.preset.long_nack
-            delay = 1.0 + self.random.random() if long else self.random.choice((0.0, 0.05, 0.3))
+            delay = (
+                self.preset.longest_nack * (0.5 + 0.5 * self.random.random())
+                if long
+                else self.random.choice((0.0, 0.05, 0.3))
+            )
             self.settle_by("nack", consumer, self.pick(consumer, whole=False, most=1 if long else 8), delay)
         elif draw < self.preset.nack + 0.08:
             self.settle_by("release", consumer, self.pick(consumer, whole=False))

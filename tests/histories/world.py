@@ -77,7 +77,8 @@ class Preset:
     deaf: float = 0.05  # how many batches a worker forgets about, so that they expire
     share: float = 0.3  # how many batches workers pass on, so that several of them settle parts of it
     nack: float = 0.15
-    long_nack: float = 0.0  # how many of these come back only after a second or two
+    long_nack: float = 0.0  # how many of these come back only after a while
+    longest_nack: float = 2.0
 
     @property
     def upsert(self) -> bool:
@@ -111,6 +112,7 @@ QUICK: dict[str, Any] = {
     "deaf": 0.0,
     "nack": 0.08,
     "long_nack": 1.0,
+    "longest_nack": 4.0,
     "holds": LONG,
 }
 BOTH = (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8))
