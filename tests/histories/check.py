@@ -207,12 +207,14 @@ def out_of_order(reading: Reading, log: Log) -> Iterator[Finding]:
     for key, messages in by_key(log).items():
         if not reading.plan.passes(key):
             continue
+        judged: dict[int, int] = {}  # of each receive, up to which message of the key those before it were looked at
         for place, message in enumerate(messages):
             for handed in reading.handed.get(message.seq, []):
                 seek = epoch(reading, handed.event)
                 if isinstance(seek, str):
                     continue
-                for earlier in messages[:place]:
+                start, judged[id(handed.event)] = judged.get(id(handed.event), 0), place
+                for earlier in messages[start:place]:
                     if may_be_over(reading, earlier, handed, seek):
                         continue
                     event = handed.event

@@ -155,6 +155,8 @@ _ALL = [
         ),
         {"lane_by": "channel"},
         MAINTENANCE | {"set_channel": 2.0, "alter_consumer": 2.0, "pause": 0.5},
+        batch=2,
+        pace=0.1,
     ),
     Preset(
         "pending",
