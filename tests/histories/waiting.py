@@ -3,9 +3,10 @@ held them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
-from histories.reading import Finding, Handed, Log, Reading, Written, names
+from histories.reading import Finding, Log, Reading, Written, names
 from histories.record import Event, History, Transaction
 
 MAY_WAIT = ("seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream")
@@ -85,6 +86,9 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
     limits = ("max_concurrency", "release_interval", "max_ack_pending", "leased")
     if any(settings.get(s) for s in limits) or reading.preset.upsert or "set_lanes" in reading.preset.weights:
         return
+    keys: dict[str | None, list[Written]] = defaultdict(list)
+    for written in log.values():
+        keys[written.sent.key].append(written)
     held = lanes_held(reading)
     operated = operating(reading)
     tries = [e for e in reading.of("receive") if e.transaction is None and len(e.answer) < e.asked["n"]]
@@ -92,7 +96,9 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
         message, first = log.get(seq), min(handed, key=lambda h: h.event.called)
         if message is None or not message.is_committed:
             continue
-        due = due_at(reading, log, message, first)
+        if first.event.called < message.seen_by + STALL:
+            continue
+        due = due_at(reading, keys[message.sent.key], message)
         if first.event.called < due + STALL:
             continue
         excuses = held.get(first.message.lane, []) + operated + reading.history.starved
@@ -115,14 +121,14 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
             return  # one of them tells it all
 
 
-def due_at(reading: Reading, log: Log, message: Written, first: Handed) -> float:
+def due_at(reading: Reading, same_key: list[Written], message: Written) -> float:
     """When it should have come: committed, its delay over, and, in order, those before it finished."""
     due = message.seen_by + message.sent.delay
     if not reading.plan.ordered or message.sent.key is None:
         return due
     sent = min(e.called for e in message.events)
-    for other in log.values():
-        if other.sent.key != message.sent.key or not other.is_committed or other is message:
+    for other in same_key:
+        if not other.is_committed or other is message:
             continue
         if min(e.called for e in other.events) < sent or other.seq < message.seq:
             over = [a.seen_by for _, a in reading.acks.get(other.seq, []) if a.happened]
