@@ -274,6 +274,15 @@ def test_an_open_receive_keeps_its_messages_past_the_deadline(tale: Tale) -> Non
     assert tale.found() == ["two live deliveries"]
 
 
+@pytest.mark.parametrize(("at", "wrong"), [(1.5, ["two live deliveries"]), (1 + ACK_WAIT, [])])
+def test_a_delivery_expires_inside_its_own_transaction(tale: Tale, at: float, wrong: list[str]) -> None:
+    tale.send(0, 1)
+    tx = tale.transaction("w1", 1, 5)
+    tale.receive(1, 1, tx=tx)
+    tale.ack(2.5, tale.receive(at, 1, tx=tx), tx=tx)
+    assert tale.found() == wrong
+
+
 def test_what_a_rolled_back_receive_had_comes_at_once(tale: Tale) -> None:
     tale.send(0, 1)
     tale.receive(1, 1, tx=tale.transaction("w1", 1, 1.2, ROLLED_BACK))
