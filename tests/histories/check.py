@@ -1,0 +1,344 @@
+"""The judge: pure functions over a finished history. Each check answers what is certainly wrong, and nothing else:
+where calls overlapped, the engine may have taken either one first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from histories.reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, names, written
+from histories.record import Event, History
+from histories.upserts import older_version, wrong_append, wrong_value
+from histories.waiting import stalled, stopped
+from histories.world import Preset
+
+LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
+
+
+Check = Callable[[Reading, Log], Iterator[Finding]]
+
+
+def judge(history: History, preset: Preset) -> list[Finding]:
+    """Everything that is wrong with a history, in the order in which it showed."""
+    log = written(history)
+    findings = [*errors(history), *sent_twice(history, preset, log), *stopped(history)]
+    for plan in preset.consumers:
+        reading = Reading(history, preset, plan)
+        for check in CHECKS:
+            findings += check(reading, log)
+    return sorted(findings, key=lambda f: f.at)
+
+
+def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
+    """1: delivered although an ack of it had been answered before the receive was called."""
+    for seq, acks in reading.acks.items():
+        for _, ack in acks:
+            if not ack.happened:
+                continue
+            for again in reading.handed[seq]:
+                receive = again.event
+                if receive.called <= ack.seen_by or receive is ack or may_come_again(reading, seq, ack, receive):
+                    continue
+                yield Finding(
+                    "delivered after its ack",
+                    f"message {seq} came to {receive.session} at {receive.called:.3f}; {ack.session} had acked it at "
+                    f"{ack.seen_by:.3f}",
+                    receive.called,
+                    reading.plan.name,
+                    (seq,),
+                    (ack, receive),
+                )
+                break
+
+
+def may_come_again(reading: Reading, seq: int, ack: Event, receive: Event) -> bool:
+    if reading.moved(ack.called, receive.answered) or reading.moved_inside(receive, ack.called):
+        return True
+    return reading.maybe_dead(seq, receive.called) and any(
+        r.seen_by > ack.called and r.called < receive.answered for r in reading.of("redrive")
+    )
+
+
+def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
+    """3: handed out again although the earlier delivery had not expired and was not given back."""
+    for seq, handed in reading.handed.items():
+        for first in handed:
+            for second in handed:
+                event = second.event
+                if event.called <= first.event.answered or second is first:
+                    continue
+                if event.answered >= reading.live_until(first, event.called) or reading.given_back(first, event):
+                    continue
+                same = event.transaction is not None and event.transaction is first.event.transaction
+                if same and event.answered >= first.event.called + reading.plan.ack_wait:
+                    continue  # inside its own transaction it may have expired
+                if any(e.happened and e.kind in ACKING for e in first.settled):
+                    continue  # the first check judges these
+                yield Finding(
+                    "two live deliveries",
+                    f"message {seq} was with {first.event.session} ({first.message.ack_id}) until "
+                    f"{reading.live_until(first, event.called):.3f}, and came to {event.session} at {event.called:.3f}",
+                    event.called,
+                    reading.plan.name,
+                    (seq,),
+                    (first.event, event),
+                )
+
+
+def beside_open_ack(reading: Reading, log: Log) -> Iterator[Finding]:
+    """3: handed out while an ack of it was pending in somebody's open transaction, whatever its deadline."""
+    for seq, acks in reading.acks.items():
+        for _, ack in acks:
+            if ack.transaction is None:
+                continue
+            for again in reading.handed[seq]:
+                event = again.event
+                if event.called <= ack.answered or event.answered >= ack.held_until:
+                    continue
+                if event.transaction is ack.transaction or reading.moved(ack.called, event.answered):
+                    continue
+                yield Finding(
+                    "delivered beside an open ack",
+                    f"message {seq} came to {event.session} at {event.called:.3f}; {ack.session}, who had acked it at "
+                    f"{ack.called:.3f}, was in {ack.transaction} until {ack.held_until:.3f}",
+                    event.called,
+                    reading.plan.name,
+                    (seq,),
+                    (ack, event),
+                )
+
+
+def never_sent(reading: Reading, log: Log) -> Iterator[Finding]:
+    """6: what was rolled back, not yet committed, or never sent at all; or with other contents."""
+    for seq, handed in reading.handed.items():
+        message = log.get(seq)
+        first = handed[0].event
+        if message is None or not message.is_committed:
+            text = (
+                f"message {seq} came although its send was rolled back" if message else f"message {seq} was never sent"
+            )
+            yield Finding("rolled back, and delivered", text, first.called, reading.plan.name, (seq,), (first,))
+            continue
+        if first.answered < message.seen_from:
+            text = (
+                f"message {seq} came at {first.answered:.3f}, before its commit was called at {message.seen_from:.3f}"
+            )
+            yield Finding("delivered before its commit", text, first.called, reading.plan.name, (seq,), (first,))
+        for h in handed:
+            if h.message.data != message.sent.data:
+                text = f"message {seq} came as {h.message.data}, sent as {message.sent.data}"
+                yield Finding("other contents", text, h.event.called, reading.plan.name, (seq,), (h.event,))
+                break
+
+
+def lost(reading: Reading, log: Log) -> Iterator[Finding]:
+    """2: committed, never finished, and nobody asked for that; seen when nothing comes any more."""
+    newest: dict[str | None, int] = defaultdict(int)
+    for seq, m in log.items():
+        if m.is_committed:
+            newest[m.sent.key] = max(newest[m.sent.key], seq)
+    left = dict(reading.history.endings[reading.plan.name].left) if reading.plan.name in reading.history.endings else {}
+    for seq, message in log.items():
+        key = message.sent.key
+        if not message.is_committed or not reading.plan.passes(key):
+            continue
+        if reading.preset.upsert and key is not None and newest[key] > seq:
+            continue
+        if any(finished(reading, message, seek) for seek in last_seeks(reading)):
+            continue
+        where = left.get(seq, "nowhere to be found")
+        yield Finding(
+            "lost",
+            f"message {seq} (key {key}), sent by {message.events[0].session} and committed at {message.seen_by:.3f}, "
+            f"was never finished: {where}",
+            reading.history.drained_at,
+            reading.plan.name,
+            (seq,),
+            tuple(message.events[:1]),
+        )
+
+
+def last_seeks(reading: Reading) -> list[Event | None]:
+    """The seeks that may have been the last one; none: there was none."""
+    seeks = reading.seeks
+    return [s for s in seeks if not any(o.seen_from > s.seen_by for o in seeks)] or [None]
+
+
+def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
+    """Whether something explains that the message does not come any more, if that seek was the last one."""
+    seq, since = message.seq, 0.0
+    if seek is not None:
+        since = seek.called
+        if may_skip(seek, message):
+            return True
+    if any(a.happened and a.seen_by > since for _, a in reading.acks.get(seq, [])):
+        return True
+    handed = [h for h in reading.handed.get(seq, []) if h.event.happened]
+    if handed and any(e.happened and e.kind in ACKING and e.seen_by > since for e in handed[-1].settled):
+        return True
+    if any(e.seen_by > since and concerns(e, seq) for e in reading.of("discard") if e.happened and e.answer):
+        return True
+    if reading.maybe_dead(seq, float("inf")) and [e for e in reading.of("purge_dead") if e.happened and e.answer]:
+        return True
+    ending = reading.history.endings.get(reading.plan.name)
+    if ending is not None:
+        if seq in ending.dead:
+            return True
+        asked = ("retain_up_to" in reading.preset.stream) and [x for x in ending.losses if x[0] <= seq <= x[1]]
+        if asked:
+            return True
+    return seek is not None and reading.may_be_removed(message, seek)
+
+
+def errors(history: History) -> Iterator[Finding]:
+    """7: deadlocks, and errors that are not ours."""
+    for event in history.events:
+        problem = event.problem
+        if problem is None or problem.state in LEGAL_STATES or problem.state.startswith("HG"):
+            continue
+        if problem.state == "55P03" and problem.hint:
+            continue
+        said = [x for x in problem.text.splitlines() if x.startswith("DETAIL") or x == problem.text.splitlines()[0]]
+        text = f"{event.session}'s {event.kind} at {event.called:.3f} answered {problem.state}: {' '.join(said)}"
+        yield Finding("raw error", text, event.answered, event.consumer, tuple(event.seqs), (event,))
+
+
+def out_of_order(reading: Reading, log: Log) -> Iterator[Finding]:
+    """4: handed out although an earlier message of its key was not finished."""
+    if not reading.plan.ordered or reading.preset.upsert:
+        return
+    for key, messages in by_key(log).items():
+        if not reading.plan.passes(key):
+            continue
+        judged: dict[int, int] = {}  # of each receive, up to which message of the key those before it were looked at
+        for place, message in enumerate(messages):
+            for handed in reading.handed.get(message.seq, []):
+                seek = epoch(reading, handed.event)
+                if isinstance(seek, str):
+                    continue
+                start, judged[id(handed.event)] = judged.get(id(handed.event), 0), place
+                for earlier in messages[start:place]:
+                    if may_be_over(reading, earlier, handed, seek):
+                        continue
+                    event = handed.event
+                    yield Finding(
+                        "out of order",
+                        f"message {message.seq} of key {key} came to {event.session} at {event.called:.3f} before "
+                        f"message {earlier.seq} was finished",
+                        event.called,
+                        reading.plan.name,
+                        (earlier.seq, message.seq),
+                        (event,),
+                    )
+                    break
+
+
+def by_key(log: Log) -> dict[str, list[Written]]:
+    """The committed messages of each key in the order in which its only writer sent them."""
+    keys: dict[str, list[Written]] = defaultdict(list)
+    for message in log.values():
+        if message.sent.key is not None and message.is_committed:
+            keys[message.sent.key].append(message)
+    for messages in keys.values():
+        messages.sort(key=lambda m: (first_sent(m), m.seq))
+    return keys
+
+
+def first_sent(message: Written) -> float:
+    return min(e.called for e in message.events if e.happened)
+
+
+def epoch(reading: Reading, event: Event) -> Event | str | None:
+    """The last seek before a receive; "unclear" when one may have been meanwhile, or may not."""
+    before = [s for s in reading.seeks if s.seen_from < event.answered]
+    inside = [s for s in reading.of("seek") if s.transaction is not None and s.transaction is event.transaction]
+    if inside or any(s.seen_by > event.called for s in before):
+        return "unclear"
+    last = max(before, key=lambda s: s.seen_by, default=None)
+    if last is not None and any(o is not last and o.seen_by > last.seen_from for o in before):
+        return "unclear"
+    return last
+
+
+def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event | None) -> bool:
+    """Whether the earlier message may have been finished when the later one was handed out, or comes with it."""
+    event, since = handed.event, 0.0
+    if seek is not None:
+        since = seek.called
+        if may_skip(seek, earlier) or reading.may_be_removed(earlier, seek):
+            return True
+    for other in reading.handed.get(earlier.seq, []):
+        if other.event is event and other.place < handed.place:
+            return True
+        for e in other.settled:
+            inside = e.transaction is not None and e.transaction is event.transaction
+            if e.kind in ACKING and e.called > since:
+                if inside and e.called < event.answered:
+                    return True
+                if e.happened and e.seen_from < event.answered:
+                    return True
+    if reading.maybe_dead(earlier.seq, event.answered):
+        return True
+    if any(concerns(e, earlier.seq) and e.called < event.answered for e in reading.of("discard") if e.answer):
+        return True
+    ending = reading.history.endings.get(reading.plan.name)
+    asked = "retain_up_to" in reading.preset.stream and ending is not None
+    return bool(asked and ending and [x for x in ending.losses if x[0] <= earlier.seq <= x[1]])
+
+
+def sent_twice(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
+    """An id of which two messages were appended."""
+    if preset.upsert:
+        return
+    ids: dict[str, set[int]] = defaultdict(set)
+    for seq, message in log.items():
+        if message.sent.id is not None and message.is_committed:
+            ids[message.sent.id].add(seq)
+    for id, seqs in ids.items():
+        if len(seqs) > 1:
+            yield Finding("an id used twice", f"id {id} has messages {sorted(seqs)}", 0.0, None, tuple(sorted(seqs)))
+
+
+def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
+    """An ack that was called stale although its messages were surely in the caller's hands."""
+    for event in reading.of("ack"):
+        if event.answer[1] == 0 or any(a.count(".") == 1 for a in names(event)):
+            continue
+        handed = reading.named(event)
+        if len(handed) == len(names(event)) and all(surely_held(reading, h, event) for h in handed):
+            yield Finding(
+                "called stale",
+                f"{event.session}'s ack at {event.called:.3f} answered {event.answer} for messages that it surely had",
+                event.called,
+                reading.plan.name,
+                tuple(h.message.seq for h in handed),
+                (event,),
+            )
+
+
+def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
+    mine = handed.event.transaction is not None and handed.event.transaction is event.transaction
+    if not mine and (not handed.event.happened or handed.event.seen_by > event.called):
+        return False
+    if handed.event.undone is not None:
+        return False
+    others = [e for h in reading.fellows(handed) for e in h.settled if e is not event and e.called < event.answered]
+    if others or reading.moved(handed.event.called, event.answered) or reading.of("seek"):
+        return False
+    deadline = handed.event.called + reading.plan.ack_wait
+    return not reading.plan.leased and event.answered < deadline
+
+
+CHECKS: tuple[Check, ...] = (
+    after_ack,
+    two_at_once,
+    beside_open_ack,
+    never_sent,
+    lost,
+    out_of_order,
+    older_version,
+    wrong_value,
+    false_stale,
+    wrong_append,
+    stalled,
+)

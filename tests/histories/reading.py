@@ -1,0 +1,250 @@
+"""A finished history as one consumer met it: which messages it was given, what it did with them, where it was moved."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from histories.record import Event, History, Message, Sent
+from histories.world import ConsumerPlan, Preset
+
+FOREVER = float("inf")
+ACKING = ("ack", "receive")  # a receive acks what its worker has finished
+
+
+class Finding(NamedTuple):
+    """Something that is certainly wrong."""
+
+    check: str
+    text: str
+    at: float
+    consumer: str | None = None
+    seqs: tuple[int, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(eq=False)
+class Handed:
+    """A message that a receive answered, whether or not its transaction committed."""
+
+    event: Event
+    message: Message
+    place: int  # in the answer
+    settled: list[Event] = field(default_factory=list)  # acks, nacks, releases that name it or its whole delivery
+    extended: list[Event] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Written:
+    """A message of the log. A message with an id may have been sent more than once."""
+
+    seq: int
+    sent: Sent
+    events: list[Event]
+
+    @property
+    def is_committed(self) -> bool:
+        return any(e.happened for e in self.events)
+
+    @property
+    def seen_from(self) -> float:
+        return min((e.seen_from for e in self.events if e.happened), default=FOREVER)
+
+    @property
+    def seen_by(self) -> float:
+        return min((e.seen_by for e in self.events if e.happened), default=FOREVER)
+
+
+Log = dict[int, Written]
+
+
+def written(history: History) -> Log:
+    """Everything that was sent, by seq."""
+    log: Log = {}
+    for event in history.events:
+        if event.kind == "send" and not event.problem:
+            for sent, seq in zip(event.asked["messages"], event.answer, strict=True):
+                log.setdefault(seq, Written(seq, sent, [])).events.append(event)
+    return log
+
+
+def names(event: Event) -> list[str]:
+    return list(event.asked.get("acks") or [])
+
+
+def concerns(event: Event, seq: int) -> bool:
+    """Whether an operator's call is about this message: it names it, or names none."""
+    return event.asked.get("seqs") is None or seq in event.asked["seqs"]
+
+
+def may_skip(seek: Event, message: Written) -> bool:
+    """Whether a seek leaves the message behind."""
+    target = seek.asked["target"]
+    if target == "beginning":
+        return False
+    if target == "end":
+        return message.seen_from < seek.seen_by
+    return int(target) > message.seq
+
+
+def removes(event: Event) -> bool:
+    if not event.happened:
+        return False
+    if event.kind == "maintain":
+        return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
+    return event.kind == "compact" and bool(event.answer)
+
+
+class Reading:
+    """The history of one consumer."""
+
+    def __init__(self, history: History, preset: Preset, plan: ConsumerPlan) -> None:
+        self.history = history
+        self.preset = preset
+        self.plan = plan
+        events = [e for e in history.events if e.consumer == plan.name and not e.problem]
+        self.events = sorted(events, key=lambda e: e.called)
+        self.kinds: dict[str, list[Event]] = defaultdict(list)
+        for event in self.events:
+            self.kinds[event.kind].append(event)
+        self._removed: dict[tuple[int, int], bool] = {}
+        self.handed: dict[int, list[Handed]] = defaultdict(list)
+        self.by_ack: dict[str, Handed] = {}
+        self.by_delivery: dict[str, list[Handed]] = defaultdict(list)
+        for event in self.of("receive"):
+            for place, message in enumerate(event.answer):
+                handed = Handed(event, message, place)
+                self.handed[message.seq].append(handed)
+                self.by_ack[message.ack_id] = handed
+                self.by_delivery[message.delivery].append(handed)
+        for event in self.events:
+            for handed in self.named(event):
+                (handed.extended if event.kind == "extend" else handed.settled).append(event)
+
+    def named(self, event: Event) -> list[Handed]:
+        """What an event settles or extends, whole deliveries taken apart."""
+        found: list[Handed] = []
+        for ack in names(event):
+            if ack in self.by_ack:
+                found.append(self.by_ack[ack])
+            else:
+                found += self.by_delivery.get(ack, [])
+        return found
+
+    def of(self, *kinds: str) -> list[Event]:
+        return [e for kind in kinds for e in self.kinds.get(kind, [])]
+
+    @cached_property
+    def seeks(self) -> list[Event]:
+        return [e for e in self.of("seek") if e.happened]
+
+    @cached_property
+    def redrives(self) -> list[Event]:
+        return [e for e in self.of("redrive") if e.happened and e.answer]
+
+    @cached_property
+    def removals(self) -> list[Event]:
+        """Calls that removed messages from the log."""
+        return [e for e in self.history.events if removes(e)]
+
+    def may_be_removed(self, message: Written, seek: Event) -> bool:
+        """Whether it was finished before a seek and may have been removed by then, so that it cannot come again."""
+        known = self._removed.get((message.seq, id(seek)))
+        if known is None:
+            over = self._over_from(message, seek)
+            known = any(over < r.seen_by and r.called < seek.seen_by for r in self.removals)
+            self._removed[message.seq, id(seek)] = known
+        return known
+
+    def _over_from(self, message: Written, seek: Event) -> float:
+        """When the consumer may have been done with it, that seek apart."""
+        settings, seq = self.preset.stream, message.seq
+        if settings.get("retain", "forever") == "forever" and "retain_up_to" not in settings:
+            return FOREVER  # nothing is removed
+        done = [e.seen_from for h in self.handed.get(seq, []) for e in h.settled if e.happened and e.kind in ACKING]
+        done += [s.seen_from for s in self.seeks if s is not seek and may_skip(s, message)]
+        done += [e.seen_from for e in self.of("discard") if e.happened and e.answer and concerns(e, seq)]
+        if self.maybe_dead(seq, seek.seen_by):
+            done += [h.event.called for h in self.handed[seq]]
+        if "retain_up_to" in settings:  # it may go without having been read, and a seek does not bring it back
+            done += [e.called + settings["retain_up_to"] for e in message.events]
+        return min(done, default=FOREVER)
+
+    def moved(self, after: float, before: float) -> bool:
+        """Whether a seek may have been between these."""
+        return any(s.seen_by > after and s.seen_from < before for s in self.seeks)
+
+    def moved_inside(self, event: Event, after: float) -> bool:
+        """Whether the transaction of an event has moved the consumer itself."""
+        return event.transaction is not None and any(
+            s.transaction is event.transaction and after < s.called < event.called for s in self.of("seek")
+        )
+
+    # how long a message was surely its worker's
+
+    def live_until(self, handed: Handed, at: float) -> float:
+        """Until when the message, seen from `at`, is surely not to be given to others, its settling apart."""
+        event = handed.event
+        if not event.happened:
+            return event.held_until
+        deadline = event.called + self.plan.ack_wait
+        for e in handed.extended:
+            if e.happened and e.answered <= at and e.answer[1] == 0 and e.answered < deadline:
+                deadline = max(deadline, e.called + e.asked["by"])
+        if self.plan.leased:
+            deadline = min(deadline, self.leased_until(event.session, at))
+        return max(deadline, event.held_until if event.transaction else 0.0)
+
+    def leased_until(self, session: str, at: float) -> float:
+        """Until when a worker surely counts as alive, as far as its heartbeats before `at` tell."""
+        beats = [e for e in self.of("join_workers", "heartbeat") if e.session == session and e.happened]
+        known = max((e.called for e in beats if e.seen_by <= at), default=0.0)
+        return known + float(self.plan.settings.get("lease_time", 10.0))
+
+    def fellows(self, handed: Handed) -> list[Handed]:
+        """The messages whose failure gives this one back: where order is kept, those of its key in its delivery."""
+        if not self.plan.ordered and not self.preset.upsert:
+            return [handed]
+        return [h for h in self.by_delivery[handed.message.delivery] if h.message.key == handed.message.key]
+
+    def given_back(self, handed: Handed, event: Event) -> bool:
+        """Whether a nack, a release or a seek may have ended it before `event` was answered."""
+        for h in self.fellows(handed):
+            for e in h.settled:
+                inside = e.transaction is not None and e.transaction is event.transaction
+                if e.kind in ("nack", "release") and (inside or (e.happened and e.seen_from < event.answered)):
+                    return True
+        return self.moved(handed.event.called, event.answered) or self.moved_inside(event, handed.event.called)
+
+    # acks
+
+    def surely_acked(self, handed: Handed, ack: Event) -> bool:
+        """Whether the engine has said, or cannot deny, that this ack settled the message."""
+        if ack.kind == "ack" and handed.message.ack_id in names(ack):
+            return bool(ack.answer[1] == 0)
+        if ack.kind == "ack":  # the whole delivery, whatever was left of it
+            others = [e for h in self.fellows(handed) for e in h.settled if e.kind in ("nack", "release")]
+            return bool(ack.answer[1] == 0) and not any(e.called < ack.answered for e in others)
+        if ack.kind == "receive":  # it does not say what was stale: judge only what cannot have been
+            return ack.answered < self.live_until(handed, ack.called) and not self.given_back(handed, ack)
+        return False
+
+    @cached_property
+    def acks(self) -> dict[int, list[tuple[Handed, Event]]]:
+        """Acks that surely settled a message, whether or not their transactions committed."""
+        found: dict[int, list[tuple[Handed, Event]]] = defaultdict(list)
+        for seq, all_handed in self.handed.items():
+            for handed in all_handed:
+                for event in handed.settled:
+                    if event.kind in ("ack", "receive") and self.surely_acked(handed, event):
+                        found[seq].append((handed, event))
+        return found
+
+    def maybe_dead(self, seq: int, before: float) -> bool:
+        """Whether it may have become a dead letter: it was handed out as often as it may be."""
+        most = self.plan.max_deliver
+        return most is not None and any(
+            h.message.attempt >= most and h.event.called < before for h in self.handed.get(seq, [])
+        )

@@ -1,0 +1,199 @@
+"""What was asked of the engine, when, and what it answered: appended while a history runs, read when it is over.
+
+All times are seconds since the history began. Of a call we know when it was made and when it was answered; it happened
+somewhere between. What a transaction did happens for others between the call of COMMIT and its answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import psycopg
+
+OPEN, COMMITTED, ROLLED_BACK, FAILED = "open", "committed", "rolled back", "failed"
+
+FIXED = ("repeatable read", "serializable")  # isolation levels with one snapshot for the whole transaction
+
+
+class Message(NamedTuple):
+    """A message as a receive answered it."""
+
+    ack_id: str
+    seq: int
+    key: str | None
+    data: str
+    attempt: int
+
+    @property
+    def delivery(self) -> str:
+        return self.ack_id.rpartition(".")[0]
+
+    @property
+    def lane(self) -> int:
+        return int(self.ack_id.partition(".")[0])
+
+
+class Sent(NamedTuple):
+    """A message as a send asked for it."""
+
+    key: str | None
+    data: str
+    channel: str | None = None
+    id: str | None = None
+    delay: float = 0.0
+
+
+class Problem(NamedTuple):
+    """An error that the engine answered."""
+
+    state: str
+    text: str
+    hint: str | None
+
+
+@dataclass(eq=False)
+class Transaction:
+    number: int
+    session: str
+    isolation: str
+    began: float
+    ending: float = float("inf")  # when COMMIT or ROLLBACK was called, or the statement that made it fail
+    ended: float = float("inf")
+    outcome: str = OPEN
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} ({self.isolation}, {self.outcome})"
+
+
+@dataclass(eq=False)
+class Event:
+    """One call. `undone` is when a rollback to a savepoint, which took it back, was called."""
+
+    session: str
+    kind: str
+    consumer: str | None
+    asked: dict[str, Any]
+    called: float
+    transaction: Transaction | None = None
+    answered: float = float("inf")
+    answer: Any = None
+    problem: Problem | None = None
+    undone: float | None = None
+
+    @property
+    def happened(self) -> bool:
+        """Whether it counts now that all is over."""
+        if self.problem or self.undone is not None:
+            return False
+        return self.transaction is None or self.transaction.outcome == COMMITTED
+
+    @property
+    def seen_from(self) -> float:
+        """Others cannot have seen it before."""
+        return self.called if self.transaction is None else self.transaction.ending
+
+    @property
+    def seen_by(self) -> float:
+        """Everybody who calls later must see it."""
+        return self.answered if self.transaction is None else self.transaction.ended
+
+    @property
+    def held_until(self) -> float:
+        """Until then, at least, it kept what it locked."""
+        if self.transaction is None:
+            return self.answered
+        return self.transaction.ending if self.undone is None else min(self.undone, self.transaction.ending)
+
+    @property
+    def seqs(self) -> list[int]:
+        """The messages that it is about, as far as it names them."""
+        if self.kind == "receive":
+            return [m.seq for m in self.answer or []]
+        if self.kind == "send":
+            return list(self.answer or [])
+        return list(self.asked.get("seqs") or [])
+
+    @property
+    def took(self) -> float:
+        return self.answered - self.called
+
+
+class Wait(NamedTuple):
+    """The watcher saw that a session waited for others."""
+
+    at: float
+    session: str
+    blockers: tuple[str, ...]
+
+
+@dataclass
+class Ending:
+    """What is left of a consumer after the drain."""
+
+    dead: set[int] = field(default_factory=set)  # source seqs of its dead letters
+    losses: list[tuple[int, int, str]] = field(default_factory=list)  # first seq, last seq, reason
+    left: list[tuple[int, str]] = field(default_factory=list)  # what is parked or in flight although it was drained
+
+
+class History:
+    """Everything that happened in one run."""
+
+    def __init__(self, preset: str, seed: int) -> None:
+        self.preset = preset
+        self.seed = seed
+        self.events: list[Event] = []
+        self.transactions: list[Transaction] = []
+        self.waits: list[Wait] = []
+        self.starved: list[tuple[float, float]] = []  # when the machine kept everybody waiting, from and to
+        self.endings: dict[str, Ending] = {}
+        self.drained_at = float("inf")
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        return time.monotonic() - self._began
+
+    def call(
+        self,
+        session: str,
+        kind: str,
+        ask: Callable[[], Any],
+        *,
+        consumer: str | None = None,
+        transaction: Transaction | None = None,
+        **asked: Any,
+    ) -> Event:
+        """Make a call and write down what came of it. Errors of the database are answers, too."""
+        event = Event(session, kind, consumer, asked, self.now(), transaction)
+        try:
+            event.answer = ask()
+        except psycopg.Error as error:
+            event.problem = Problem(error.sqlstate or type(error).__name__, str(error), error.diag.message_hint)
+            if transaction is not None:
+                transaction.ending = min(transaction.ending, event.called)
+        event.answered = self.now()
+        with self._lock:
+            self.events.append(event)
+        return event
+
+    def begin(self, session: str, isolation: str) -> Transaction:
+        with self._lock:
+            transaction = Transaction(len(self.transactions) + 1, session, isolation, self.now())
+            self.transactions.append(transaction)
+        return transaction
+
+    def end(self, transaction: Transaction, outcome: str, ask: Callable[[], Any]) -> None:
+        """COMMIT or ROLLBACK."""
+        transaction.ending = min(transaction.ending, self.now())
+        event = self.call(transaction.session, "commit" if outcome == COMMITTED else "rollback", ask)
+        event.transaction = transaction
+        transaction.ended = event.answered
+        transaction.outcome = FAILED if event.problem else outcome
+
+    def starvation(self, start: float, end: float) -> float:
+        """For how much of that time the machine, and not the engine, kept everybody waiting."""
+        return sum(max(0.0, min(end, b) - max(start, a)) for a, b in self.starved)

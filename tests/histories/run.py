@@ -1,0 +1,160 @@
+"""Runs one history: sets the world up, lets the sessions loose, drains what is left, and judges."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import psycopg
+
+from histories.operator import Maintainer, Operator
+from histories.record import Ending, History, Message, Wait
+from histories.sessions import Pool, Sender, Session
+from histories.worker import Worker
+from histories.world import STREAM, ConsumerPlan, Preset, set_up
+
+WATCH_EVERY = 0.05
+PATIENCE = 8.0  # of the drain, since something came last
+QUIET = 12  # empty receives in a row, once nothing is parked or in flight
+
+BLOCKED = """
+select a.application_name,
+       array(select b.application_name from pg_stat_activity b where b.pid = any(pg_blocking_pids(a.pid)))
+  from pg_stat_activity a
+ where a.datname = current_database() and a.wait_event_type = 'Lock' and a.pid <> pg_backend_pid()
+"""
+
+
+class Watcher(threading.Thread):
+    """Sees who waits for whom, and whether the machine lets anybody run at all."""
+
+    def __init__(self, url: str, history: History) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self.db = psycopg.connect(url, autocommit=True, application_name="watcher")
+        self.history = history
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        before = self.history.now()
+        while not self.is_over.wait(WATCH_EVERY):
+            for session, blockers in self.db.execute(BLOCKED):
+                self.history.waits.append(Wait(self.history.now(), session, tuple(b for b in blockers if b)))
+            now = self.history.now()
+            if now - before > 4 * WATCH_EVERY:  # it should have been back long ago
+                self.history.starved.append((before + WATCH_EVERY, now))
+            before = now
+        self.db.close()
+
+
+def run(url: str, preset: Preset, seed: int, seconds: float) -> History:
+    """One history in a fresh database."""
+    with psycopg.connect(url, autocommit=True, application_name="drain") as db:
+        set_up(db, preset)
+        history = History(preset.name, seed)
+        watcher = Watcher(url, history)
+        watcher.start()
+        let_loose(url, preset, history, seconds)
+        watcher.is_over.set()
+        watcher.join()
+        history.drained_at = history.now()
+        for consumer in preset.consumers:
+            drain(db, consumer, history)
+        for consumer in preset.consumers:
+            history.endings[consumer.name] = look(db, consumer.name)
+    return history
+
+
+def let_loose(url: str, preset: Preset, history: History, seconds: float) -> None:
+    pool = Pool()
+    kinds: list[tuple[type[Session], int]] = [
+        (Sender, preset.senders),
+        (Worker, preset.workers),
+        (Operator, preset.operators if preset.weights else 0),
+        (Maintainer, preset.maintainers),
+    ]
+    sessions = [
+        kind(f"{kind.__name__.lower()}{i}", url, preset, history, pool, seconds) for kind, n in kinds for i in range(n)
+    ]
+    for session in sessions:
+        session.start()
+    for session in sessions:
+        session.join(seconds + 60)
+    failed = [s for s in sessions if s.failure is not None]
+    if failed:
+        raise RuntimeError(f"{failed[0].name} of {preset.name}, seed {history.seed}") from failed[0].failure
+    assert not any(s.is_alive() for s in sessions), "a session does not end"
+
+
+def drain(db: psycopg.Connection, consumer: ConsumerPlan, history: History) -> None:
+    """Receive and ack until nothing is left; nobody else is there any more. Gives up when nothing comes for long."""
+
+    def ask(kind: str, query: str, values: list[Any], **asked: Any) -> Any:
+        return history.call("drain", kind, lambda: db.execute(query, values).fetchall(), **asked).answer or []
+
+    ask("resume", "select headgate.resume(%s, %s)", [STREAM, consumer.name], consumer=consumer.name)
+    last, empty, maintained = time.monotonic(), 0, 0.0
+    while empty < QUIET and time.monotonic() < last + PATIENCE:
+        if consumer.leased:
+            ask(
+                "heartbeat",
+                "select headgate.heartbeat(%s, %s, 'drain')",
+                [STREAM, consumer.name],
+                consumer=consumer.name,
+            )
+        if time.monotonic() > maintained + 0.5:
+            ask("maintain", "select task, subject, done from headgate.maintain()", [])
+            maintained = time.monotonic()
+        event = history.call(
+            "drain",
+            "receive",
+            lambda: [
+                Message(*row)
+                for row in db.execute(
+                    "select ack_id, seq, key, data, attempt from headgate.receive(%s, %s, 100, 'drain')",
+                    [STREAM, consumer.name],
+                )
+            ],
+            consumer=consumer.name,
+            n=100,
+            acks=[],
+        )
+        got: list[Message] = event.answer or []
+        if got:
+            acks = [m.ack_id for m in got]
+            history.call(
+                "drain",
+                "ack",
+                lambda acks=acks: tuple(  # type: ignore[misc]
+                    db.execute("select * from headgate.ack(%s, %s, %s)", [STREAM, consumer.name, acks]).fetchall()[0]
+                ),
+                consumer=consumer.name,
+                acks=acks,
+            )
+            last, empty = time.monotonic(), 0
+        else:
+            empty = 0 if unfinished(db, consumer.name) else empty + 1
+            time.sleep(0.01)
+
+
+UNFINISHED = """
+select p.seq, 'parked: ' || p.reason from headgate.parked p where p.consumer = %(c)s
+union all
+select u.seq, 'in flight' from headgate.delivery d, unnest(d.seqs) u (seq) where d.consumer = %(c)s
+ order by 1
+"""
+
+
+def unfinished(db: psycopg.Connection, consumer: str) -> list[tuple[int, str]]:
+    c = db.execute("select id from headgate.consumer where name = %s", [consumer]).fetchall()[0][0]
+    return [(int(seq), str(why)) for seq, why in db.execute(UNFINISHED, {"c": c})]
+
+
+def look(db: psycopg.Connection, consumer: str) -> Ending:
+    dead = db.execute("select source_seq from headgate.dead_letters(%s, %s, 1000000)", [STREAM, consumer])
+    losses = db.execute(
+        "select l.first_seq, l.last_seq, l.reason from headgate.loss l join headgate.consumer c on c.id = l.consumer"
+        " where c.name = %s",
+        [consumer],
+    )
+    return Ending({int(row[0]) for row in dead}, [tuple(row) for row in losses], unfinished(db, consumer))

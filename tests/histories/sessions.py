@@ -1,0 +1,232 @@
+"""Sessions: threads with a connection of their own that draw what they do from a seeded random.Random."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from histories.record import COMMITTED, FAILED, ROLLED_BACK, Event, History, Message, Sent, Transaction
+from histories.world import STREAM, Preset
+
+ISOLATIONS = ("read committed", "read committed", "read committed", "repeatable read", "serializable")
+STATEMENT_TIMEOUT = "15s"
+
+
+class Pool:
+    """Messages that a worker passes on, so that others settle a part of its batch, and those received last, which
+    others may extend while their worker settles them."""
+
+    def __init__(self) -> None:
+        self._messages: list[tuple[str, Message]] = []
+        self.shared: set[str] = set()  # deliveries of which several have a part
+        self.cues: deque[tuple[str, str]] = deque(maxlen=1)  # what another operator is to do at once, and to whom
+        self.cued = threading.Event()
+        self._recent: list[tuple[str, Message]] = []
+        self._lock = threading.Lock()
+
+    def cue(self, kind: str, consumer: str) -> None:
+        self.cues.append((kind, consumer))
+        self.cued.set()
+
+    def take_cue(self) -> tuple[str, str] | None:
+        with self._lock:
+            self.cued.clear()
+            return self.cues.pop() if self.cues else None
+
+    def notice(self, consumer: str, messages: list[Message]) -> None:
+        with self._lock:
+            self._recent += [(consumer, m) for m in messages]
+            del self._recent[:-40]
+
+    def recent(self, consumer: str) -> list[Message]:
+        with self._lock:
+            return [m for c, m in self._recent if c == consumer]
+
+    def put(self, consumer: str, messages: list[Message]) -> None:
+        with self._lock:
+            self._messages += [(consumer, m) for m in messages]
+            self.shared |= {m.delivery for m in messages}
+            del self._messages[:-60]  # what nobody took is forgotten, and expires
+
+    def take(self, consumer: str, n: int) -> list[Message]:
+        with self._lock:
+            taken = [p for p in self._messages if p[0] == consumer][-n:]
+            self._messages = [p for p in self._messages if p not in taken]
+        return [m for _, m in taken]
+
+
+class Session(threading.Thread):
+    """What all sessions share: a connection, transactions around what they do, and the record of it."""
+
+    def __init__(self, name: str, url: str, preset: Preset, history: History, pool: Pool, seconds: float) -> None:
+        super().__init__(name=name, daemon=True)
+        self.preset = preset
+        self.history = history
+        self.pool = pool
+        self.seconds = seconds
+        self.random = random.Random(f"{history.seed}/{preset.name}/{name}")
+        self.db = psycopg.connect(url, autocommit=True, application_name=name)
+        self.db.execute(f"set statement_timeout = '{STATEMENT_TIMEOUT}'")
+        self.open = preset.open  # how many steps are a transaction
+        self.longest_rest = 0.005  # between steps, at most
+        self.transaction: Transaction | None = None
+        self.steps: list[Event] = []  # of the open transaction
+        self.failure: BaseException | None = None
+
+    # what a kind of session does, and what it must forget when that is taken back
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Before a transaction begins."""
+
+    def state(self) -> Any:
+        return None
+
+    def restore(self, state: Any) -> None:
+        pass
+
+    # the life of a session
+
+    def run(self) -> None:
+        try:
+            while self.history.now() < self.seconds:
+                if self.random.random() < self.open:
+                    self.in_transaction()
+                else:
+                    self.step()
+                    self.rest(self.longest_rest)
+        except BaseException as error:  # told by the runner, with the history
+            self.failure = error
+        finally:
+            self.db.close()
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(self.random.random() * seconds)
+
+    def in_transaction(self, *script: Callable[[], None], isolation: str | None = None) -> None:
+        """BEGIN, a few steps (or those of the script) with pauses between them, COMMIT or ROLLBACK."""
+        self.prepare()
+        isolation = isolation or self.random.choice(ISOLATIONS)
+        before = self.state()
+        longest = self.random.choice(self.preset.holds)
+        self.transaction = self.history.begin(self.name, isolation)
+        self.steps = []
+        self.db.execute(sql.SQL("begin isolation level {}").format(sql.SQL(isolation)))
+        self.rest(self.random.choice((0.0, 0.005)))  # so that the first statement looks alone, or does not
+        steps = script or (self.step,) * self.random.choice((1, 1, 2, 3, 4))
+        failed = False
+        for step in steps:
+            failed = self.in_savepoint() if self.random.random() < 0.2 and not script else self.one_step(step)
+            if failed:
+                break
+            self.rest(longest / len(steps))
+        self.end(before, FAILED if failed else ROLLED_BACK if self.random.random() < 0.3 else COMMITTED)
+
+    def one_step(self, step: Callable[[], None]) -> bool:
+        """Whether the transaction has failed with it."""
+        step()
+        return bool(self.steps and self.steps[-1].problem)
+
+    def in_savepoint(self) -> bool:
+        before, first = self.state(), len(self.steps)
+        self.db.execute("savepoint here")
+        failed = self.one_step(self.step)
+        if failed or self.random.random() < 0.4:
+            undone = self.steps[-1].called if failed else self.history.now()
+            self.db.execute("rollback to savepoint here")
+            for event in self.steps[first:]:
+                event.undone = undone
+            self.restore(before)
+            if failed and self.transaction:
+                self.transaction.ending = float("inf")  # it goes on
+        self.steps.append(Event(self.name, "savepoint", None, {}, self.history.now()))
+        return False
+
+    def end(self, before: Any, outcome: str) -> None:
+        transaction = self.transaction
+        assert transaction is not None
+        statement = "commit" if outcome == COMMITTED else "rollback"
+        self.history.end(transaction, outcome, lambda: self.db.execute(statement))
+        if transaction.outcome != COMMITTED:
+            self.restore(before)
+        self.transaction = None
+        self.steps = []
+
+    def call(self, kind: str, query: str, values: list[Any], read: Callable[[list[Any]], Any], **asked: Any) -> Event:
+        """One statement, written down."""
+        consumer = asked.pop("consumer", None)
+        event = self.history.call(
+            self.name,
+            kind,
+            lambda: read(self.db.execute(query, values).fetchall()),
+            consumer=consumer,
+            transaction=self.transaction,
+            **asked,
+        )
+        if self.transaction is not None:
+            self.steps.append(event)
+        return event
+
+    def send(self, messages: list[Sent]) -> Event:
+        columns: list[list[Any] | None] = [
+            [m.channel for m in messages] if self.preset.lane_by == "channel" else None,
+            [timedelta(seconds=m.delay) if m.delay else None for m in messages] if self.preset.delays else None,
+            [m.id for m in messages] if self.preset.ids else None,
+        ]
+        return self.call(
+            "send",
+            "select headgate.send_batch(%s, %s::text[], %s::text[], null, %s::text[], %s::interval[], %s::text[])",
+            [STREAM, [m.data for m in messages], [m.key for m in messages], *columns],
+            lambda rows: list(rows[0][0]),
+            messages=messages,
+        )
+
+
+class Sender(Session):
+    """The only writer of its keys, so that it knows their order; in upsert streams it also writes keys of all."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.longest_rest = self.preset.pace
+        families = self.preset.families
+        self.keys = [f"{families[i % len(families)]}.{self.name}-{i}" for i in range(self.preset.keys)]
+        self.count = 0
+        self.used: list[Sent] = []  # messages with ids
+
+    def step(self) -> None:
+        # ids in a fixed order within a transaction: all are this session's own, so that nobody waits for them
+        messages = [self.message() for _ in range(self.random.randint(1, self.preset.batch))]
+        event = self.send(messages)
+        if not event.problem:
+            self.used += [m for m in messages if m.id]
+            del self.used[:-12]
+
+    def message(self) -> Sent:
+        if self.used and self.random.random() < 0.3:
+            return self.random.choice(self.used)
+        self.count += 1
+        key: str | None = self.random.choice(self.keys)
+        if self.preset.upsert and self.random.random() < 0.4:
+            key = f"{self.preset.families[0]}.shared-{self.random.randrange(2)}"
+        elif self.random.random() < self.preset.keyless:
+            key = None
+        channel = "t0" if key is None else f"t{key[-1]}"  # of a key always the same one
+        what = {"value": self.random.choice("ABC")} if self.preset.upsert else {"n": self.count, "by": self.name}
+        return Sent(
+            key,
+            json.dumps({"key": key} | what),
+            channel if self.preset.lane_by == "channel" else None,
+            f"{self.name}-{self.count:06}" if self.random.random() < self.preset.ids else None,
+            round(self.random.random() * 0.8, 3) if self.random.random() < self.preset.delays else 0.0,
+        )
