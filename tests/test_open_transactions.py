@@ -149,7 +149,9 @@ def test_maintenance_moves_the_gatherer_of_a_consumer_that_nobody_else_moves(db:
     call(db, "create_consumer", S, C)
     send_batch(db, S, ["x"] * 100, channels=[f"c{i}" for i in range(100)])
     tick(db, S)
-    gatherer = "select to_tick = (select max(id) from headgate.tick where base = id) from headgate.cursor where lane = -1"
+    gatherer = (
+        "select to_tick = (select max(id) from headgate.tick where base = id) from headgate.cursor where lane = -1"
+    )
     assert not value(db, gatherer)
     db.execute("update headgate.cursor set turn = turn - interval '1 minute'")
 
@@ -168,7 +170,9 @@ def test_an_open_receive_that_takes_a_wake_does_not_hold_up_new_lanes(db: Db, ot
     send(db, S, "fails", channel="a")
     nack(db, S, C, receive(db, S, C))
     pass_time(db, "10 minutes")
-    db.execute("update headgate.cursor set turn = clock_timestamp() - interval '1 hour', mark_at = turn - interval '1 hour'")
+    db.execute(
+        "update headgate.cursor set turn = clock_timestamp() - interval '1 hour', mark_at = turn - interval '1 hour'"
+    )
     wait_until(lambda: call(db, "maintain") and value(db, "select count(*) from headgate.cursor where lane > 0") == 0)
     call(db, "redrive", S, C)
     value(other, "select pg_current_xact_id()")
@@ -268,7 +272,9 @@ class TestMovingAConsumer:
 
     def test_redrive_waits_for_nobody(self, db: Db, other: Db, third: Db, parked: list[int]) -> None:
         call(db, "retry_now", S, C)
-        wait_until(lambda: nack(db, S, C, [m for m in receive_now(db) if m.seq in parked]) and facts(db, S, C)["dead"] == 4)
+        wait_until(
+            lambda: nack(db, S, C, [m for m in receive_now(db) if m.seq in parked]) and facts(db, S, C)["dead"] == 4
+        )
         first_receive(other, 2)
         with at_once():
             assert call(third, "redrive", S, C) == 4

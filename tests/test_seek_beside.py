@@ -87,7 +87,12 @@ def test_seeks_and_compactions_at_the_same_time(db: Db, database_url: str) -> No
                 break
         thread.join()
         assert f"{name}0" in drain(db, S, C)
-        wait_until(lambda: maintain(db) is not None and not value(db, "select count(*) from headgate.segments where state = 'closed'"))
+        wait_until(
+            lambda: (
+                maintain(db) is not None
+                and not value(db, "select count(*) from headgate.segments where state = 'closed'")
+            )
+        )
 
 
 def test_a_seek_after_set_lanes_finds_kept_messages(db: Db) -> None:
@@ -203,7 +208,8 @@ def test_a_time_finds_a_message_whose_seq_was_drawn_before(db: Db, other: Db) ->
     tick(db, S)
     moment = value(db, "select clock_timestamp()::text")
     other.execute(
-        "insert into headgate.message_1 (seq, xid, lane, data) values (%s, pg_current_xact_id(), 0, 'drawn before')", (drawn,)
+        "insert into headgate.message_1 (seq, xid, lane, data) values (%s, pg_current_xact_id(), 0, 'drawn before')",
+        (drawn,),
     )
     other.commit()
     call(db, "send", S, "after")

@@ -90,7 +90,9 @@ def test_the_rest_of_a_batch_is_settled_beside_an_open_ack(db: Db, other: Db, se
     elif settle == "ack":
         assert ack(db, S, C, got) == (7, 3)
     else:
-        assert db.execute(f"select * from headgate.{settle}(%s, %s, %s)", (S, C, [m.ack_id for m in got])).fetchone() == (
+        assert db.execute(
+            f"select * from headgate.{settle}(%s, %s, %s)", (S, C, [m.ack_id for m in got])
+        ).fetchone() == (
             7,
             3,
         )
@@ -184,7 +186,9 @@ def test_a_lane_of_one_key_goes_on_after_acks_that_missed_each_other(db: Db, oth
     assert [m.data for m in found] == ["next"]
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k != ("channel", "key")], ids=lambda k: "-".join(k), indirect=True)
+@pytest.mark.parametrize(
+    "kind", [k for k in KINDS if k != ("channel", "key")], ids=lambda k: "-".join(k), indirect=True
+)
 def test_an_ack_with_receive_counts_while_its_delivery_is_extended(
     db: Db, database_url: str, kind: tuple[str, str]
 ) -> None:

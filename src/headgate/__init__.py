@@ -46,6 +46,7 @@ from .errors import (
     StreamExists,
     StreamFull,
     StreamNotFound,
+    WrongIsolation,
 )
 from .maintenance import AsyncMaintenance, Maintenance
 from .schema import install_sql
@@ -172,6 +173,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerOptions",
     "WorkerStats",
+    "WrongIsolation",
     "connect",
     "connect_async",
     "install_sql",

@@ -112,6 +112,12 @@ class SettingsDiffer(Error):
     sqlstate = "HG015"
 
 
+class WrongIsolation(Error):
+    """The call has to see what others commit: it cannot be part of a REPEATABLE READ or SERIALIZABLE transaction."""
+
+    sqlstate = "HG016"
+
+
 class SourceNotFound(Error):
     """There is no source of this name."""
 
@@ -184,7 +190,7 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     cls.sqlstate: cls
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
-        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound, WrongIsolation,
         SettingsDiffer, SourceNotFound, SourceExists, StagingLost, NotAllowed,
     )
     if cls.sqlstate

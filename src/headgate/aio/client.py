@@ -100,6 +100,7 @@ class AsyncHeadgate:
                 self.url,
                 connection_class=AsyncPooledConnection,
                 kwargs=self._settings(),
+                configure=None if self._pooler else _at_read_committed,
                 min_size=0,
                 max_size=self._max_connections,
                 open=False,
@@ -313,6 +314,12 @@ class AsyncHeadgate:
         async with await self._connect() as conn:
             if (error := schema.check(*await _installed(conn))) is not None:
                 raise error
+
+
+async def _at_read_committed(conn: AsyncConnection[Any]) -> None:
+    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way. (Not behind a
+    pooler, where it would stay with the connection for others.)"""
+    await conn.execute("set default_transaction_isolation = 'read committed'")
 
 
 async def _installed(conn: AsyncConnection[tuple[Any, ...]]) -> tuple[int, str | None]:

@@ -95,6 +95,7 @@ class Headgate:
                 self.url,
                 connection_class=PooledConnection,
                 kwargs=self._settings(),
+                configure=None if self._pooler else _at_read_committed,
                 min_size=0,
                 max_size=self._max_connections,
                 open=False,
@@ -303,6 +304,12 @@ class Headgate:
         with self._connect() as conn:
             if (error := schema.check(*_installed(conn))) is not None:
                 raise error
+
+
+def _at_read_committed(conn: Connection[Any]) -> None:
+    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way. (Not behind a
+    pooler, where it would stay with the connection for others.)"""
+    conn.execute("set default_transaction_isolation = 'read committed'")
 
 
 def _installed(conn: Connection[tuple[Any, ...]]) -> tuple[int, str | None]:

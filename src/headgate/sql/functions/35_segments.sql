@@ -13,7 +13,7 @@ $$;
 create or replace function headgate.last_segment(p_stream int, out id int, out end_seq bigint)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+  if headgate.has_fixed_snapshot() then
     select substring(p.relid::text from '_([0-9]+)$')::int,
            substring(pg_get_partition_constraintdef(p.relid) from 'seq < ''?([0-9]+)')::bigint
       into last_segment.id, last_segment.end_seq
