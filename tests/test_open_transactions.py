@@ -1,7 +1,7 @@
 """What a user's open transaction may hold, and that nobody else is stopped by it.
 
-It cannot be told whether the first statement after BEGIN is alone, so a receive there must not stop others either: what it
-holds until its commit, they have a way around.
+It cannot be told whether the first statement after BEGIN is alone, so a receive there must not stop others either: what
+it holds until its commit, they have a way around.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_a_first_receive_does_not_hold_up_new_lanes(db: Db, other: Db, lane_by: 
     assert len(mine) == 3
     gather(db, set(names) - {m.data for m in mine})
     later = [f"later{i}" for i in range(5)]
-    send_batch(db, S, later, **{field: later for field in where})
+    send_batch(db, S, later, **dict.fromkeys(where, later))
     gather(db, set(later))
 
 
@@ -169,6 +169,7 @@ def test_an_open_receive_that_takes_a_wake_does_not_hold_up_new_lanes(db: Db, ot
     call(db, "create_consumer", S, C, max_deliver=1)
     send(db, S, "fails", channel="a")
     nack(db, S, C, receive(db, S, C))
+    assert receive(db, S, C) == []
     pass_time(db, "10 minutes")
     db.execute(
         "update headgate.cursor set turn = clock_timestamp() - interval '1 hour', mark_at = turn - interval '1 hour'"
@@ -182,7 +183,7 @@ def test_an_open_receive_that_takes_a_wake_does_not_hold_up_new_lanes(db: Db, ot
 
 
 class TestMovingAConsumer:
-    """E7: seek, retry_now, discard and redrive do not stop the consumer while somebody's transaction is in their way."""
+    """E7: seek, retry_now, discard and redrive do not stop the consumer while a transaction is in their way."""
 
     @pytest.fixture(params=["hash", "channel"])
     def parked(self, db: Db, request: pytest.FixtureRequest) -> list[int]:
@@ -291,6 +292,36 @@ class TestMovingAConsumer:
         wait_until(come)
 
 
+def test_an_open_receive_lets_go_of_lanes_that_gave_it_nothing(db: Db, other: Db) -> None:
+    """Its key is in flight elsewhere; another key of that lane must not wait for the transaction's end."""
+    call(db, "create_stream", S, lanes=1)
+    call(db, "create_consumer", S, C, order="key")
+    send_batch(db, S, ["a1"], keys=["a"])
+    tick(db, S)
+    assert [m.data for m in receive_now(db)] == ["a1"]
+    send_batch(db, S, ["a2"], keys=["a"])
+    value(other, "select pg_current_xact_id()")
+    assert receive_now(other) == []
+    send_batch(db, S, ["b"], keys=["b"])
+    gather(db, {"b"})
+
+
+def test_limits_of_a_channel_that_an_open_transaction_holds(db: Db, other: Db) -> None:
+    call(db, "create_stream", S, lane_by="channel")
+    call(db, "create_consumer", S, C, max_concurrency=1)
+    send_batch(db, S, ["a"], channels=["x"])
+    ack(db, S, C, receive(db, S, C))
+    send_batch(db, S, ["b", "c"], channels=["x", "x"])
+    tick(db, S)
+    assert len(first_receive(other, 2)) == 1
+    with at_once(), pytest.raises(psycopg.errors.LockNotAvailable):
+        call(db, "set_channel", S, C, "x", max_concurrency=2)
+    with at_once():
+        db.execute("select headgate.alter_consumer(%s, %s, max_concurrency => 2)", (S, C))
+    other.commit()
+    gather(db, {"c"})
+
+
 def test_receives_that_take_apart_each_others_deliveries(db: Db, other: Db, third: Db) -> None:
     """E8: then each acks, too late, what the other one has taken apart."""
     call(db, "create_stream", S, lane_by="key")
@@ -332,7 +363,7 @@ def test_dropping_a_consumer_beside_heartbeats(db: Db, database_url: str) -> Non
     for thread in threads:
         thread.start()
     try:
-        for _ in range(25):
+        for _ in range(6):
             call(db, "create_consumer", S, C, leased=True)
             time.sleep(0.01)
             for _ in range(20):

@@ -44,8 +44,12 @@ def url(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
         tick(db)
         for name in PAGES:
             for _ in range(5):
-                ids = [row[0] for row in db.execute("select ack_id from headgate.receive('s', %s, 40)", [name])]
+                ids = [
+                    row[0]
+                    for row in db.execute("select ack_id from headgate.receive_1(%s, 40, null, null, false)", [name])
+                ]
                 db.execute("select headgate.nack('s', %s, %s, '1 hour')", (name, ids[:10]))
+        db.execute("vacuum headgate.discovered")
         if request.param == "with statistics":
             db.execute("vacuum analyze")
         yield url

@@ -1,4 +1,4 @@
-"""A seek beside compaction, retention, redrives and changes of lanes: nothing that the consumer has still to get is lost."""
+"""A seek beside compaction, retention, redrives and changes of lanes: nothing is lost, and nothing comes twice at once."""
 
 from __future__ import annotations
 

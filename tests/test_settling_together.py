@@ -1,6 +1,7 @@
 """Several sessions settle what came in one batch: they never wait for each other, and nothing is settled twice.
 
-What an open transaction has settled stays its own until its end, past the deadline, too; after a rollback it comes again.
+What an open transaction has settled stays its own until its end, past the deadline, too; after a rollback it comes
+again.
 """
 
 from __future__ import annotations

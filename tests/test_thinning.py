@@ -151,7 +151,7 @@ class TestMarks:
 def test_a_receive_that_waited_while_its_tick_was_thinned_out(
     db: Db, database_url: str, lane_by: str, busy: bool
 ) -> None:
-    """It found its tick, had to wait for another worker of a consumer with a limit, and goes on with that tick."""
+    """It found its tick, had to wait, as for a rewrite of a small table, and goes on with that tick."""
     call(db, "create_stream", "s", lanes=1, lane_by=lane_by)
     call(db, "create_consumer", "s", "c", max_ack_pending=1000)
     named = {"channel": "n"} if lane_by == "channel" else {"key": "n"}
@@ -175,7 +175,7 @@ def test_a_receive_that_waited_while_its_tick_was_thinned_out(
         late.commit()
         send(db, "s", "4", **named)  # type: ignore[arg-type]
         tick(db, "s")
-        holder.execute("select from headgate.consumer for no key update")
+        holder.execute("lock table headgate.delivery in access exclusive mode")
         query = "select data from headgate.receive('s', 'c', 100, open => false)"
         waiting = threading.Thread(target=lambda: got.extend(column(worker, query)))
         waiting.start()

@@ -50,6 +50,8 @@ def page() -> str:
         thing = getattr(headgate, name)
         if dataclasses.is_dataclass(thing):
             rows = [f"| `{f.name}` | {_type(f.type)}{_default(f)} |\n" for f in dataclasses.fields(thing)]
+        elif inspect.isclass(thing) and issubclass(thing, list):
+            rows = [f"| `{n}` | {_type(kind)} |\n" for n, kind in thing.__annotations__.items()]
         elif is_typeddict(thing):
             rows = [f"| `{key}` | {_type(kind.__forward_arg__)} |\n" for key, kind in thing.__annotations__.items()]
         else:

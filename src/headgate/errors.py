@@ -190,8 +190,8 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     cls.sqlstate: cls
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
-        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound, WrongIsolation,
-        SettingsDiffer, SourceNotFound, SourceExists, StagingLost, NotAllowed,
+        InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound,
+        WrongIsolation, SettingsDiffer, SourceNotFound, SourceExists, StagingLost, NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip

@@ -317,8 +317,10 @@ class AsyncHeadgate:
 
 
 async def _at_read_committed(conn: AsyncConnection[Any]) -> None:
-    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way. (Not behind a
-    pooler, where it would stay with the connection for others.)"""
+    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way.
+
+    (Not behind a pooler, where it would stay with the connection for others.)
+    """
     await conn.execute("set default_transaction_isolation = 'read committed'")
 
 

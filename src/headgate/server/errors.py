@@ -30,6 +30,7 @@ _STATUS: dict[type[errors.Error], int] = {
     errors.ConsumerExists: 409,
     errors.SourceExists: 409,
     errors.SettingsDiffer: 409,
+    errors.WrongIsolation: 409,
     errors.StreamFull: 409,
     errors.NotJoined: 409,
     errors.MessagesRemoved: 409,

@@ -307,8 +307,10 @@ class Headgate:
 
 
 def _at_read_committed(conn: Connection[Any]) -> None:
-    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way. (Not behind a
-    pooler, where it would stay with the connection for others.)"""
+    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way.
+
+    (Not behind a pooler, where it would stay with the connection for others.)
+    """
     conn.execute("set default_transaction_isolation = 'read committed'")
 
 

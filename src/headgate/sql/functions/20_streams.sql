@@ -323,7 +323,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare f regprocedure;
 begin
   for f in select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = 'headgate' and p.proname ~ format('^(append|move|receive|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
+            where n.nspname = 'headgate' and p.proname ~ format('^(append|move|receive|receive_open|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
     execute 'drop function ' || f;
   end loop;
 end $$;
@@ -368,12 +368,12 @@ begin
   select * into s from headgate.stream t where t.id = p_stream;
   perform headgate.drop_stream_functions(p_stream);
   foreach source in array array[headgate.append_template(), headgate.move_template(), headgate.sift_template()]
-      || case s.lane_by when 'hash' then array[headgate.receive_template()]
+      || case s.lane_by when 'hash' then array[headgate.receive_template(false), headgate.receive_template(true)]
          else array[headgate.lanes_ahead_template(), headgate.gather_template(), headgate.serve_template(), headgate.rotate_template()] end loop
     execute headgate.fill(source, s);
   end loop;
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
-            and p.proname ~ format('^(append|move|receive|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
+            and p.proname ~ format('^(append|move|receive|receive_open|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
     execute format('revoke all on function %s from public', f);
     if f::text like 'headgate.receive%' and to_regrole('headgate_consumer') is not null then
       execute format('grant execute on function %s to headgate_consumer', f);

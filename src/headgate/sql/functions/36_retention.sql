@@ -34,7 +34,7 @@ end $$;
 -- unread_in(consumer, segment) -> how many messages there it has still to come to and would get.
 create or replace function headgate.unread_in(c headgate.consumer, g headgate.segment) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare n bigint; behind boolean; u text := '(m.seq >= %1$s.first_seq and (m.seq > %1$s.to_hi or (not pg_visible_in_snapshot(m.xid, %1$s.from_snap) and ('
+declare n bigint; behind boolean; u text := '(m.seq + 0 >= %1$s.first_seq and (m.seq > %1$s.to_hi or (not pg_visible_in_snapshot(m.xid, %1$s.from_snap) and ('
   'not pg_visible_in_snapshot(m.xid, %1$s.to_snap) or (m.seq > %1$s.pos and (m.seq > %1$s.from_lo or %1$s.late is not null))))))';
 begin
   select bool_or(headgate.read_up_to(g.stream, k) < g.end_seq - 1) into behind from headgate.cursor k where k.consumer = c.id;

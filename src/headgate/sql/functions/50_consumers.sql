@@ -193,7 +193,9 @@ begin
     perform headgate.write_push(c, push);
   end if;
   if max_concurrency is not null or clear && array['max_concurrency', 'release_interval'] then  -- lanes that were full may not be any more
-    update headgate.cursor k set next_at = clock_timestamp() where k.consumer = c.id and k.next_at = 'infinity';
+    -- and those that a claim with the old limits is just putting to sleep, whichever these are
+    insert into headgate.wake (consumer, lane)
+      select k.consumer, k.lane from headgate.cursor k where k.consumer = c.id and k.lane >= 0;
   end if;
 end $$;
 

@@ -10,15 +10,20 @@ end $$;
 -- receive(stream, consumer, batch_size, worker, acks) -> up to batch_size messages, each with the ack_id to settle it by.
 -- First settles `acks` (ack_ids of messages or whole deliveries that the worker has just finished), then claims.
 -- Locks the cursors it claims (SKIP LOCKED) and, making a tick, the stream's row; writes delivery, cursor, parked, tick.
--- Inside a transaction that was open already it holds only the lanes that it took messages from.
+-- Inside a transaction that is seen to have been open already it holds only the lanes that it took messages from. (The first statement
+-- after BEGIN is not told from one alone, and holds those that it looked into, too.)
 create or replace function headgate.receive(stream text, consumer text, batch_size int default 1, worker text default null, acks text[] default null, open boolean default null)
 returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s int;
+declare
+  s int;
+  is_hashed boolean;
 begin
-  select t.id into s from headgate.stream t where t.name = receive.stream;
+  select t.id, t.lane_by = 'hash' into s, is_hashed from headgate.stream t where t.name = receive.stream;
   if not found then perform headgate.find_stream(receive.stream); end if;
-  return query execute format('select * from headgate.receive_%s($1, $2, $3, $4, $5)', s) using consumer, batch_size, worker, acks, open;
+  open := headgate.is_open() or open;
+  return query execute format('select * from headgate.receive_%s%s($1, $2, $3, $4, $5)',
+                              case when is_hashed and open then 'open_' else '' end, s) using consumer, batch_size, worker, acks, open;
 end $$;
 
 -- receive_opening() -> how the receive_<stream id> of every stream begins: finds the consumer, and makes a tick when one is needed.
@@ -70,7 +75,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
        where (d.consumer, d.lane, d.id) >= (c.id, h.lane, h.id) and (d.consumer, d.lane, d.id) <= (c.id, h.lane, h.id)$source$
 $$;
 
--- receive_template() -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open). A caller that knows
+-- receive_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open), and with `open` of
+-- receive_open_<stream id>, which lets go of the lanes that gave it nothing: there each lane is a subtransaction. A caller that knows
 -- whether it is inside a longer transaction says so in `open`. Claims lane after lane, the
 -- one that waited longest first, until the batch is full: what is parked and due, then the log. (Streams whose lanes are
 -- keys or channels have the one in 62_rotate.sql.)
@@ -78,14 +84,14 @@ $$;
 -- (a lane with work left in its span, no filter, no order) has statements of its own, and the rest is in sift_<stream id>.
 -- Rows are compared as (lane, seq), and looked up in parked in the order of one index, so that no planner takes another one:
 -- its statistics of small, fast-changing tables are never right, and a plan is kept for the life of a session.
-create or replace function headgate.receive_template() returns text
+create or replace function headgate.receive_template(p_open boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select $source$
-create function headgate.receive_{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
+select replace(replace(replace(replace(replace($source$
+create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
-  got int; tries int := 0; tried bigint[] := '{}';
+  got int; of_lane int; tries int := 0; tried bigint[] := '{}';
   plain boolean; special boolean; moved boolean; chunk int; chunk_lane bigint; got_before boolean; was_tick bigint;
   l headgate.cursor; at_lane bigint; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
 {opening}
@@ -106,8 +112,10 @@ declare
   end if;
   if c.leased then tried := headgate.unleased_lanes(c, p_worker, t0); end if;
   loop
+    {lane begins}
     at_lane := null;
     l := null;
+    of_lane := 0;
     -- the lane that waited longest, of those with work left; the others are looked at now and then, lest they starve
     if busy and plain and not c.leased then
       select k.lane, k.pos, k.to_hi, k.from_snap, k.to_snap, k.sweep_at, k.delivered,
@@ -149,6 +157,7 @@ declare
       if c.leased and not headgate.may_claim(c, l.lane, p_worker) then  -- it has changed hands, or another worker is not done with it
         update headgate.cursor k set turn = t0, sweep_at = l.sweep_at where k.consumer = c.id and k.lane = l.lane;
         tried := tried || l.lane;
+        {lane gave nothing}
         continue;
       end if;
       if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
@@ -172,6 +181,7 @@ declare
         select d.prefix || m.seq, m.seq, m.key, m.data, m.headers, null::text, m.attempt, m.created_at from d, m order by m.seq;
         get diagnostics got = row_count;
         want := want - got;
+        of_lane := got;
         l.delivered := l.delivered + got;
         if got > 0 then l.sweep_at := least(l.sweep_at, deadline); end if;
       end if;
@@ -199,6 +209,7 @@ declare
           update headgate.cursor k set turn = t0, sweep_at = l.sweep_at, delivered = l.delivered where k.consumer = c.id and k.lane = l.lane;
         end if;
         exit when want = 0;
+        {lane gave nothing}
         continue;
       end if;
       at_lane := l.lane; at_pos := l.pos; at_hi := l.to_hi; at_from := l.from_snap; at_to := l.to_snap; at_sweep_at := l.sweep_at; at_delivered := l.delivered;
@@ -238,12 +249,28 @@ declare
       got_before := got > 0;
       chunk_lane := at_lane;
       if got = 0 and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = l.lane and (k.pos > l.pos or k.late is distinct from l.late))
-      then tried := tried || l.lane; end if;
+      then
+        tried := tried || l.lane;
+        {lane gave nothing}
+      {or is read to its end}
+      end if;
     end if;
     exit when want <= 0 or clock_timestamp() > t0 + interval '1 second';
+    {lane ends}
   end loop;
 end $$;
-$source$
+$source$,
+  '{open_}', case when p_open then 'open_' else '' end),
+  '{lane begins}', case when p_open then 'begin' else '' end),
+  '{lane gave nothing}', case when p_open then $$if of_lane = 0 then raise exception using errcode = 'HG0LG'; end if;$$ else '' end),
+  -- (what was parked on the way is read again. But the search of a filter through a long span goes on from where it is, and behind the end
+  -- of an old span comes the next one: these stay.)
+  '{or is read to its end}', case when p_open then $$elsif got = 0 and exists (
+        select from headgate.cursor k
+         where k.consumer = c.id and k.lane = l.lane and k.pos >= k.to_hi and k.late is null and k.to_tick = tick_id) then
+        tried := tried || l.lane;
+        if of_lane = 0 then raise exception using errcode = 'HG0LG'; end if;$$ else '' end),
+  '{lane ends}', case when p_open then $$exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
 $template$;
 
 -- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the reading of a
@@ -330,15 +357,27 @@ $template$;
 
 -- room_in_flight(consumer, now, open) -> how many more messages may be in flight at once. One claim at a time, so that each counts what
 -- the one before it took; except in a transaction that was open already, which would hold the other workers up until it
--- commits: what it takes is counted from then on. It cannot be told of all that they are open, so nobody waits for long:
--- after a tenth of a second a claim goes on, and what the others hold may exceed the limit. Locks: an advisory lock of the consumer's.
+-- commits: what it takes is counted from then on. It cannot be told of all that they are open, so nobody waits for long: a claim goes on
+-- when one other has held the lock for 0.3 seconds, and what that one takes may exceed the limit. Locks: an advisory lock of the consumer's.
 create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz, p_open boolean) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare room int;
+declare
+  room int;
+  holder text;
+  was text;
+  began timestamptz := clock_timestamp();
+  since timestamptz := began;
 begin
-  for i in 1 .. 100 loop
-    exit when p_open or pg_try_advisory_xact_lock(c.id, -1);
-    perform pg_sleep(0.001);
+  while not p_open and not pg_try_advisory_xact_lock(c.id, -1) loop
+    select l.virtualtransaction into holder from pg_locks l
+     where l.locktype = 'advisory' and l.classid = c.id::oid and l.objid = 4294967295 and l.objsubid = 2 and l.granted
+       and l.database = (select d.oid from pg_database d where d.datname = current_database());
+    if holder is distinct from was then
+      was := holder;
+      since := clock_timestamp();
+    end if;
+    exit when clock_timestamp() > least(since + interval '300 milliseconds', began + interval '1 second');
+    perform pg_sleep(0.002);
   end loop;
   perform headgate.sweep(c, p_now);  -- what has expired is in flight no more
   select c.max_ack_pending - coalesce(sum(cardinality(d.seqs) - (

@@ -26,7 +26,7 @@
 create or replace function headgate.set_channel(
   stream text, consumer text, channel text, max_concurrency int default null, release_interval interval default null,
   clear text[] default '{}') returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 declare
   s headgate.stream := headgate.find_stream(stream);
   c headgate.consumer := headgate.find_consumer(stream, consumer);
@@ -55,6 +55,9 @@ begin
   update headgate.cursor k set max_concurrency = h.max_concurrency, release_interval = h.release_interval,
          next_at = case when k.next_at = 'infinity' then clock_timestamp() else k.next_at end
    where k.consumer = c.id and k.lane = l;
+exception when lock_not_available then
+  perform headgate.fail('55P03', format('channel "%s" of consumer "%s" is held by an open transaction', set_channel.channel, c.name),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
 -- wake_lanes(consumer, lanes, now): something of these lanes is in flight no more: those that were full go on. The caller has
@@ -417,6 +420,11 @@ declare g headgate.cursor; n int; total bigint;
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
   if not found or g.pos < g.to_hi or g.late is not null or g.mark_at > clock_timestamp() - interval '10 seconds' then return 0; end if;
+  -- lanes that were full when their limits were changed, and have nothing in flight whose ack could wake them
+  insert into headgate.wake (consumer, lane)
+    select c.id, k.lane from headgate.cursor k
+     where k.consumer = c.id and k.lane >= 0 and k.next_at = 'infinity'
+       and not exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane);
   with idle as (
     select k.consumer, k.lane from headgate.cursor k
      where k.consumer = c.id and k.lane >= 0 and k.next_at is null and k.turn < clock_timestamp() - interval '1 minute' and k.to_base <= g.to_base

@@ -12,6 +12,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
   slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; g_turn timestamptz; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true;
+  has_discovered boolean := false; has_notes boolean;
   -- the caller says, and it is not seen to be wrong, that this statement is a transaction of its own
   is_alone boolean := not coalesce(open, true) and pg_current_xact_id_if_assigned() is null and not headgate.has_fixed_snapshot();
 {opening}
@@ -38,10 +39,12 @@ declare
     if (select d.id from headgate.delivery d where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null then
       perform headgate.expire(c, t0);
     end if;
-    if exists (select from headgate.discovered x where x.consumer = c.id) then
-      perform headgate.take_discovered(c, t0, case when is_alone then 1000 else least(n, 1000) end);
+    select exists (select from headgate.discovered x where x.consumer = c.id), exists (select from headgate.wake w where w.consumer = c.id)
+      into has_discovered, has_notes;
+    if has_discovered then
+      perform headgate.take_discovered(c, t0, least(case when is_alone then greatest(n, 100) else n end, 1000));
     end if;
-    if exists (select from headgate.wake w where w.consumer = c.id) then
+    if has_discovered or has_notes then
       perform headgate.take_wakes(c, t0, case when is_alone then 1000 else least(n, 1000) end);
     end if;
   end if;
@@ -85,7 +88,7 @@ declare
       select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        where headgate.may_claim(c, k.lane, p_worker);
     end if;
-    if places is null and not open and tries < 8 and exists (select from headgate.discovered x where x.consumer = c.id) then
+    if places is null and has_discovered and tries < 8 then
       perform headgate.take_discovered(c, t1, least(want, 1000));
       tries := tries + 1;
       continue;

@@ -228,12 +228,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               else (select count(*)::int from (select unnest(p_asked) except select unnest(p_taken)) s) end
 $$;
 
--- note_lane(consumer, lane): tells the next receive that something of a named lane is in flight no more, if the lane has limits.
--- Writes wake.
+-- note_lane(consumer, lane): tells the next receive that something of a named lane is in flight no more, if the lane has limits or
+-- sleeps because of limits that it had. Writes wake.
 create or replace function headgate.note_lane(c headgate.consumer, p_lane bigint) returns void
 language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   insert into headgate.wake (consumer, lane) select c.id, p_lane
-   where c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id and h.lane = p_lane)
+   where c.ordered or c.max_concurrency is not null
+      or exists (select from headgate.channel h where h.consumer = c.id and h.lane = p_lane)
+      or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = p_lane and k.next_at = 'infinity')
 $$;
 
 -- ack(stream, consumer, ack_ids) -> acked, stale. A stale ack_id changes nothing: its delivery has expired, the message is settled

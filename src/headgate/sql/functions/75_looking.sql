@@ -4,7 +4,8 @@
 -- aliases. Written out where many messages are looked at: a call for each would cost ten times as much.
 create or replace function headgate.unread_sql(p_cursor text, p_message text default 'm') returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select format('(%2$s.seq >= %1$s.first_seq and (%2$s.seq > %1$s.to_hi or (%1$s.to_tick <> 0 '
+  -- (+ 0: not a condition for an index, or a planner goes through the log by seq instead of by lane)
+  select format('(%2$s.seq + 0 >= %1$s.first_seq and (%2$s.seq > %1$s.to_hi or (%1$s.to_tick <> 0 '
                 'and not pg_visible_in_snapshot(%2$s.xid, %1$s.from_snap) '
                 'and (not pg_visible_in_snapshot(%2$s.xid, %1$s.to_snap) '
                 'or (%2$s.seq > %1$s.pos and (%2$s.seq > %1$s.from_lo or %1$s.late is not null))))))',
@@ -481,6 +482,10 @@ begin
               and m.seq > u.start and %3$s order by m.lane, m.seq limit 1) m on true
         where k.consumer = $1 and k.lane >= 0
           and case when k.lane < 144115188075855872 then true else k.next_at is not null and k.pos >= k.to_hi end),
+      (select min(u.start) from headgate.told_lanes($1) k cross join lateral greatest(%2$s, $3) u (start)
+        where exists (
+          select from headgate.message_%1$s m
+           where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s)),
       (select case when exists (select from headgate.message_%1$s m where m.seq > u.start and %3$s)
                    then u.start else greatest(u.start, $2) end
          from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
@@ -488,8 +493,7 @@ begin
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
     into r using c.id, newest.lo, lower(headgate.log_ranges(c.stream)) - 1;
   return least(r, (select min(f) from unnest(newest.late_from) f), (select min(f.seq) - 1 from headgate.in_flight f where f.consumer = c.id),
-                  (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id),
-                  (select greatest(min(k.pos), lower(headgate.log_ranges(c.stream)) - 1) from headgate.told_lanes(c.id) k));
+                  (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
 
 -- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the last seconds. What compaction has kept

@@ -142,7 +142,7 @@ create or replace function headgate.rewrite_small() returns table (name text, pa
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t text; rel regclass; rows text; live bigint; was text := current_setting('lock_timeout');
 begin
-  foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'parked', 'worker', 'lease'] loop
+  foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'discovered', 'parked', 'worker', 'lease'] loop
     rel := format('headgate.%I', t)::regclass;
     pages := pg_relation_size(rel) / 8192;
     -- the statistics are near enough to see that there is nothing to gain, without stopping anybody to count

@@ -88,7 +88,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   with t as (
     select r.name, format('headgate.%I', r.name)::regclass as rel, pg_stat_get_live_tuples(format('headgate.%I', r.name)::regclass) as live,
            pg_stat_get_dead_tuples(format('headgate.%I', r.name)::regclass) as dead
-      from unnest(array['cursor', 'delivery', 'departed', 'parked', 'wake', 'worker', 'lease', 'tick', 'message_id', 'stream', 'consumer']) r (name))
+      from unnest(array['cursor', 'delivery', 'departed', 'parked', 'wake', 'discovered', 'worker', 'lease', 'tick', 'message_id', 'stream', 'consumer']) r (name))
   select 'warning', 'table headgate.' || t.name,
          format('Table headgate.%s has %s dead rows beside %s live ones and takes %s.', t.name, t.dead, t.live, pg_size_pretty(pg_table_size(t.rel))),
          'Run maintenance (`headgate up`, a worker, or hg.maintenance()); where old transactions are listed here, end them first; then vacuum ' || t.rel || ';'

@@ -11,7 +11,7 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
       from pg_stat_activity a),
   hot as (
     select r.name, format('headgate.%I', r.name)::regclass as rel
-      from unnest(array['cursor', 'delivery', 'departed', 'parked', 'wake', 'worker', 'lease', 'tick', 'message_id', 'stream', 'consumer', 'audit']) r (name))
+      from unnest(array['cursor', 'delivery', 'departed', 'parked', 'wake', 'discovered', 'worker', 'lease', 'tick', 'message_id', 'stream', 'consumer', 'audit']) r (name))
   select 'sessions', null::text, count(*)::float8 from sessions s where s.backend_type = 'client backend'
   union all select 'max_connections', null, current_setting('max_connections')::float8
   union all select 'oldest_transaction_seconds', null, coalesce(greatest(
