@@ -1,4 +1,4 @@
-"""Transactions with a fixed snapshot, REPEATABLE READ and SERIALIZABLE: they see nothing that others commit meanwhile."""
+"""Transactions with a fixed snapshot, REPEATABLE READ and SERIALIZABLE: they see nothing that others commit later."""
 
 from __future__ import annotations
 

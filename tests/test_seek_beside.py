@@ -1,4 +1,4 @@
-"""A seek beside compaction, retention, redrives and changes of lanes: nothing is lost, and nothing comes twice at once."""
+"""A seek beside compaction, retention, redrives and changes of lanes: nothing is lost, and nothing comes twice."""
 
 from __future__ import annotations
 
