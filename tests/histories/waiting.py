@@ -90,7 +90,7 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
     for written in log.values():
         keys[written.sent.key].append(written)
     held = lanes_held(reading)
-    operated = operating(reading)
+    operated = operating(reading) + looked_into(reading)
     tries = [e for e in reading.of("receive") if e.transaction is None and len(e.answer) < e.asked["n"]]
     for seq, handed in reading.handed.items():
         message, first = log.get(seq), min(handed, key=lambda h: h.event.called)
@@ -147,6 +147,23 @@ def lanes_held(reading: Reading) -> dict[int, list[Span]]:
         for lane in lanes:
             held.setdefault(lane, []).append((event.called, event.transaction.ended))
     return held
+
+
+def looked_into(reading: Reading) -> list[Span]:
+    """When an open transaction may have held lanes that gave it nothing.
+
+    Its receive was the first statement after BEGIN, or got something of named lanes: see docs/concepts/locks.md.
+    """
+    named = reading.preset.stream.get("lane_by", "hash") != "hash"
+    firsts: dict[int, Event] = {}
+    for event in sorted(reading.history.events, key=lambda e: e.called):
+        if event.transaction is not None:
+            firsts.setdefault(id(event.transaction), event)
+    return [
+        (event.called, event.transaction.ended)
+        for event in reading.of("receive")
+        if event.transaction is not None and (firsts[id(event.transaction)] is event or (named and event.answer))
+    ]
 
 
 def operating(reading: Reading) -> list[Span]:

@@ -369,7 +369,7 @@ begin
   perform headgate.drop_stream_functions(p_stream);
   foreach source in array array[headgate.append_template(), headgate.move_template(), headgate.sift_template()]
       || case s.lane_by when 'hash' then array[headgate.receive_template(false), headgate.receive_template(true)]
-         else array[headgate.lanes_ahead_template(), headgate.gather_template(), headgate.serve_template(), headgate.rotate_template()] end loop
+         else array[headgate.lanes_ahead_template(), headgate.gather_template(), headgate.serve_template(), headgate.rotate_template(false), headgate.rotate_template(true)] end loop
     execute headgate.fill(source, s);
   end loop;
   for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace

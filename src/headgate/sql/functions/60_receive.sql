@@ -10,20 +10,19 @@ end $$;
 -- receive(stream, consumer, batch_size, worker, acks) -> up to batch_size messages, each with the ack_id to settle it by.
 -- First settles `acks` (ack_ids of messages or whole deliveries that the worker has just finished), then claims.
 -- Locks the cursors it claims (SKIP LOCKED) and, making a tick, the stream's row; writes delivery, cursor, parked, tick.
--- Inside a transaction that is seen to have been open already it holds only the lanes that it took messages from. (The first statement
--- after BEGIN is not told from one alone, and holds those that it looked into, too.)
+-- Inside a transaction that is seen to have been open already it holds only the lanes that it took messages from; of named lanes also those
+-- that it looked into on the way. (The first statement after BEGIN is not told from one alone, and holds what it looked into, too.)
 create or replace function headgate.receive(stream text, consumer text, batch_size int default 1, worker text default null, acks text[] default null, open boolean default null)
 returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   s int;
-  is_hashed boolean;
 begin
-  select t.id, t.lane_by = 'hash' into s, is_hashed from headgate.stream t where t.name = receive.stream;
+  select t.id into s from headgate.stream t where t.name = receive.stream;
   if not found then perform headgate.find_stream(receive.stream); end if;
   open := headgate.is_open() or open;
   return query execute format('select * from headgate.receive_%s%s($1, $2, $3, $4, $5)',
-                              case when is_hashed and open then 'open_' else '' end, s) using consumer, batch_size, worker, acks, open;
+                              case when open then 'open_' else '' end, s) using consumer, batch_size, worker, acks, open;
 end $$;
 
 -- receive_opening() -> how the receive_<stream id> of every stream begins: finds the consumer, and makes a tick when one is needed.

@@ -18,7 +18,8 @@
 --      tells that a lane may still be undone;
 --   6. who moves the gatherer and may be part of a longer transaction touches only the lanes that it serves itself (`direct`). Of the
 --      others it leaves word that nobody has to wait for: notes (wake) of those that have a cursor, rows in `discovered` of
---      those that have none. A lane of which there is such word is not forgotten.
+--      those that have none. A lane of which there is such word is not forgotten, and one that was discovered gets its cursor from
+--      there alone (take_discovered): from anywhere else it would begin too late.
 
 -- set_channel(stream, consumer, channel, …): changes the limits of one channel (or key, by the stream's lanes) that are given; null leaves
 -- a limit as it is, and `clear` names those to put back to the consumer's own. max_concurrency 0 holds the channel back.
@@ -80,16 +81,43 @@ begin
   end if;
 end $$;
 
+-- lanes_of_batch(n) -> how many lanes a batch of n messages is first asked of: each gives up to four in batches of 50 and more, because a
+-- lane costs more than a message.
+create or replace function headgate.lanes_of_batch(n int) returns int
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select ceil(n::float8 / least(4, greatest(1, n / 25)))::int
+$$;
+
+-- lanes_to_wake(consumer, now, n) -> how many lanes a receive of n messages that may be part of a longer transaction should wake: those that it
+-- lacks beside the ones that are due. Half the time some more, lest lanes that are always due keep others asleep for ever.
+create or replace function headgate.lanes_to_wake(c headgate.consumer, p_now timestamptz, n int) returns int
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  most int := headgate.lanes_of_batch(n);
+  due int;
+begin
+  select count(*) into due from (
+    select from headgate.cursor k where k.consumer = c.id and k.next_at <= p_now and k.next_at < 'infinity' limit most) x;
+  return least(case when due >= most and random() < 0.5 then (most + 1) / 2 else most - due end, 1000);
+end $$;
+
+-- when_due(now, last turn, pace, first) -> when a lane that is woken is due: at once, or when its pace allows; with `first` before all others.
+create or replace function headgate.when_due(p_now timestamptz, p_turn timestamptz, p_pace interval, p_first boolean) returns timestamptz
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when p_first and p_pace is null then '-infinity' else greatest(p_now, p_turn + p_pace) end
+$$;
+
 -- any_lane() -> a number among those of named lanes, by chance: who takes some of many begins there, lest the first ones hide the others.
 create or replace function headgate.any_lane() returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 288230376151711744 + floor(random() * 288230376151711744)::bigint
 $$;
 
--- take_wakes(consumer, now, n): makes up to n of the lanes due that notes were left for, from one chosen by chance on. Notes of lanes whose cursor somebody holds stay, and
+-- take_wakes(consumer, now, n, first): makes up to n of the lanes due that notes were left for, from one chosen by chance on; with `first` before
+-- all others, if they have no pace. Notes of lanes whose cursor somebody holds stay, and
 -- so do those about keys, which the claim of the lane takes up. Locks cursors, notes (SKIP LOCKED), the gatherer FOR KEY SHARE (SKIP LOCKED);
 -- writes cursor, wake.
-create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz, n int) returns void
+create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz, n int, p_first boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare start bigint := headgate.any_lane(); noted bigint[]; held bigint[]; strange bigint[]; places tid[]; g headgate.cursor;
@@ -103,12 +131,13 @@ begin
   noted := array(select distinct u from unnest(noted) u);
   select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(noted) u (lane) cross join lateral (
     select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h;
-  update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
+  update headgate.cursor k set next_at = headgate.when_due(p_now, k.turn, coalesce(k.release_interval, c.release_interval), p_first)
    where k.ctid = any(places) and (k.next_at is null or k.next_at > p_now);
   -- a note of a lane without a cursor (nothing was left to read when it went idle): what is parked there needs one
   strange := array(
     select u.lane from unnest(noted) u (lane)
      where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)
+       and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = u.lane)  -- take_discovered knows where it begins
        and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int));
   if strange <> '{}' then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
@@ -153,9 +182,9 @@ begin
   return false;
 end $$;
 
--- take_discovered(consumer, now, n): gives up to n of the lanes that were discovered a cursor, from one chosen by chance on, or leaves a note for
+-- take_discovered(consumer, now, n) -> how many lanes were taken: gives up to n of those that were discovered a cursor, from one chosen by chance on, or leaves a note for
 -- those that have one by now. Locks each lane by an advisory lock, the gatherer FOR KEY SHARE (SKIP LOCKED); writes cursor, wake, discovered.
-create or replace function headgate.take_discovered(c headgate.consumer, p_now timestamptz, n int) returns void
+create or replace function headgate.take_discovered(c headgate.consumer, p_now timestamptz, n int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -173,10 +202,10 @@ begin
        where x.consumer = c.id and x.lane < start and pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int)
        order by x.lane limit n - cardinality(mine));
   end if;
-  if mine = '{}' then return; end if;
+  if mine = '{}' then return 0; end if;
   mine := array(select distinct u from unnest(mine) u);
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
-  if not found then return; end if;  -- the consumer is being moved
+  if not found then return 0; end if;  -- the consumer is being moved
   insert into headgate.wake (consumer, lane)
     select c.id, u from unnest(mine) u where exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u);
   -- the first word of a lane counts: what came later it reads after that
@@ -194,6 +223,7 @@ begin
   end loop;
   delete from headgate.discovered x using unnest(mine) u (lane)
    where x.consumer = c.id and x.lane = u.lane and exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane);
+  return cardinality(mine);
 end $$;
 
 -- discovered_lanes(consumer id) -> the lanes that were discovered and have no cursor yet, as the cursors that they will have: for who asks what is unread.
@@ -286,6 +316,7 @@ begin
     select array_agg(x.lane), array_agg(x.name) into lanes, names from (
       select u.lane, u.name from unnest(lanes, names) u (lane, name)
        where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_tick = g.to_tick))
+         and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = u.lane)
          and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int) limit few) x;
   end if;
   if lanes is not null then
@@ -295,7 +326,10 @@ begin
       select k.lane, k.to_base from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h;
     strange := array(
       select u.lane from unnest(lanes) u (lane)
-       where n_known < cardinality(lanes) and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane));
+       where n_known < cardinality(lanes)
+         and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)
+         -- what was discovered before begins further back, and reads on from there
+         and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = u.lane));
     if direct is not null then
       later := strange[direct + 1 :] || array(
         select x from unnest(strange[: direct]) x where not pg_try_advisory_xact_lock(c.id, (x & 2147483647)::int));
@@ -313,14 +347,16 @@ begin
     if known <> '{}' then  -- those that are on this tick already have nothing to be told, and are needed by others
       select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(known) u (lane) cross join lateral (
         select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h;
-      update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
+      update headgate.cursor k set next_at = headgate.when_due(p_now, k.turn, coalesce(k.release_interval, c.release_interval),
+                                                               few is not null or direct is not null)
        where k.ctid = any(places) and (few is not null or k.to_base < g.to_base) and (k.next_at is null or (k.next_at > p_now and k.next_at < 'infinity'));
       if few is null and cardinality(held) < cardinality(known) then
         insert into headgate.wake (consumer, lane) select c.id, u.lane from (select unnest(known) except select unnest(held)) u (lane);
       end if;
     end if;
     if strange <> '{}' then
-      select headgate.add_lanes(c, g, array_agg(u.lane), array_agg(u.name), p_now, true) into is_complete
+      select headgate.add_lanes(c, g, array_agg(u.lane), array_agg(u.name),
+                                case when few is null and direct is null then p_now else '-infinity' end, true) into is_complete
         from unnest(lanes, names) u (lane, name) join unnest(strange) x (lane) using (lane);
     end if;
   end if;

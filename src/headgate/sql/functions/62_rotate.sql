@@ -1,18 +1,20 @@
 -- Receiving where lanes are named: the lanes that are due give a share of the batch each, and go to the end of the rotation.
 -- What holds is at the head of 61_lanes.sql.
 
--- rotate_template() -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open) where lanes are named. The usual lanes
+-- rotate_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open) where lanes are named, and with `open` of
+-- receive_open_<stream id>, which lets go of everything that it has looked into when that gave it nothing. The usual lanes
 -- (nothing parked, no filter) are served all in one statement, the others one by one by serve_<stream id>.
-create or replace function headgate.rotate_template() returns text
+create or replace function headgate.rotate_template(p_open boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select $source$
-create function headgate.receive_{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
+select replace(replace(replace($source$
+create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
   slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; g_turn timestamptz; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true;
   has_discovered boolean := false; has_notes boolean;
+  lanes_left int := 1000;  -- so many may be woken here: in a longer transaction no more than it serves, for it holds them until its end
   -- the caller says, and it is not seen to be wrong, that this statement is a transaction of its own
   is_alone boolean := not coalesce(open, true) and pg_current_xact_id_if_assigned() is null and not headgate.has_fixed_snapshot();
 {opening}
@@ -34,6 +36,7 @@ declare
     end if;
   end if;
   if c.paused then return; end if;
+  {begins}
   if not open or not busy then  -- in an open transaction, only what it may then hand out
     -- (asked here, because a call of a function that pins its settings costs more than the question)
     if (select d.id from headgate.delivery d where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null then
@@ -41,11 +44,12 @@ declare
     end if;
     select exists (select from headgate.discovered x where x.consumer = c.id), exists (select from headgate.wake w where w.consumer = c.id)
       into has_discovered, has_notes;
-    if has_discovered then
-      perform headgate.take_discovered(c, t0, least(case when is_alone then greatest(n, 100) else n end, 1000));
-    end if;
     if has_discovered or has_notes then
-      perform headgate.take_wakes(c, t0, case when is_alone then 1000 else least(n, 1000) end);
+      if not is_alone then lanes_left := headgate.lanes_to_wake(c, t0, n); end if;
+      if has_discovered and lanes_left > 0 then
+        lanes_left := lanes_left - headgate.take_discovered(c, t0, case when is_alone then greatest(n, 100) else lanes_left end);
+      end if;
+      if lanes_left > 0 then perform headgate.take_wakes(c, t0, lanes_left, not is_alone); end if;
     end if;
   end if;
   if c.max_ack_pending is not null then
@@ -67,14 +71,19 @@ declare
       select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick, k.turn into behind, g_pos, g_tick, g_turn from headgate.cursor k
        where k.consumer = c.id and k.lane = -1;
       exit when open or not behind;
-      perform headgate.gather_{stream}(c, public, t0, null, case when not is_alone then least(want, 1000) end);
+      if is_alone then
+        perform headgate.gather_{stream}(c, public, t0, null, null);
+      else
+        perform headgate.gather_{stream}(c, public, t0, null, headgate.lanes_to_wake(c, t0, n));
+        has_discovered := true;
+      end if;
       exit when clock_timestamp() > t0 + interval '300 milliseconds'
         or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and k.pos = g_pos and k.to_tick = g_tick);
     end loop;
     -- (tries: what is due, or the gatherer, has been held by others for milliseconds, and may be for long. Nor must what is due, while
     -- nobody moves the gatherer, hide the lanes that are not known yet.)
     if tries >= 4 or (behind and is_first and g_turn < t0 - interval '50 milliseconds') or (not busy and (open or public.id <> newest.id)) then
-      perform headgate.gather_{stream}(c, newest, t0, want);
+      perform headgate.gather_{stream}(c, newest, t0, headgate.lanes_of_batch(n));
     end if;
     t1 := clock_timestamp();
     -- A lane costs more than a message, so that in batches of 50 and more each lane gives up to four, if it has them.
@@ -82,14 +91,14 @@ declare
     select array_agg(x.place) into places from (
       select k.ctid as place from headgate.cursor k
        where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
-       order by k.next_at, k.lane limit case when is_first then ceil(want::float8 / least(4, greatest(1, n / 25))) else want end for no key update skip locked) x;
+       order by k.next_at, k.lane limit case when is_first then headgate.lanes_of_batch(n) else want end for no key update skip locked) x;
     is_first := false;
     if c.leased and places is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
       select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        where headgate.may_claim(c, k.lane, p_worker);
     end if;
     if places is null and has_discovered and tries < 8 then
-      perform headgate.take_discovered(c, t1, least(want, 1000));
+      perform headgate.take_discovered(c, t1, headgate.lanes_of_batch(want));
       tries := tries + 1;
       continue;
     end if;
@@ -178,8 +187,13 @@ declare
     end if;
     exit when want <= 0 or passes > 50 or clock_timestamp() > t0 + interval '1 second';
   end loop;
+  {ends}
 end $$;
-$source$
+$source$,
+  '{open_}', case when p_open then 'open_' else '' end),
+  '{begins}', case when p_open then 'begin' else '' end),
+  '{ends}', case when p_open then
+    $$if want = n then raise exception using errcode = 'HG0LG'; end if; exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
 $template$;
 
 -- serve_template() -> the source of serve_<stream id>(consumer, cursor, newest tick, n, room, gatherer's tick, worker, now, deadline) -> messages of one

@@ -5,6 +5,7 @@ drop function if exists headgate.keep_in_flight(headgate.delivery, bigint[]);
 drop function if exists headgate.forget(headgate.consumer, bigint);
 drop function if exists headgate.no_fixed_snapshot();
 drop function if exists headgate.receive_template();
+drop function if exists headgate.rotate_template();
 drop function if exists headgate.take_wakes(headgate.consumer, timestamptz);
 
 -- Messages that left their delivery before the others of it: acked, nacked or released. Means nothing once the delivery is gone.
