@@ -492,7 +492,8 @@ def test_two_who_settle_the_same_message_wait_for_each_other(tale: Tale, same: b
 def stalling(tale: Tale, lane_is_held: bool = False) -> None:
     """A message that w2 looks for in vain while w1 has a transaction open, and gets when that is over."""
     tale.send(0, 1, 2)
-    tx = tale.transaction("w1", 0.5, 5)
+    tx = tale.transaction("w1", 0.45, 5)
+    tale.event("w1", "tick", 0.45, tx=tx)
     tale.ack(4.9, tale.receive(0.5, 1, tx=tx), tx=tx)
     if not lane_is_held:
         got = tale.history.events[-2].answer

@@ -268,3 +268,15 @@ def test_many_sessions_settle_one_batch_in_transactions(db: Db, database_url: st
     assert settled == sorted(set(settled)), "once each"
     assert facts(db, S, C)["in_flight"] == len(got) - len(settled)
     assert facts(db, S, C)["parked"] == sum(verb == "nack" for verb, _ in done)
+
+
+@pytest.mark.parametrize("lane_by", ["hash", "key"])
+def test_an_ack_with_receive_is_not_dropped_beside_an_open_seek(db: Db, other: Db, lane_by: str) -> None:
+    """The answer of a receive says nothing of its acks: so it fails rather than let one go."""
+    got = batch(db, (lane_by, "none"))
+    call(other, "seek", S, C, "end")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        receive(db, S, C, acks=[got[0].delivery])
+    other.rollback()
+    receive(db, S, C, acks=[got[0].delivery])
+    assert facts(db, S, C)["in_flight"] == 0

@@ -152,7 +152,7 @@ def lanes_held(reading: Reading) -> dict[int, list[Span]]:
 def looked_into(reading: Reading) -> list[Span]:
     """When an open transaction may have held lanes that gave it nothing.
 
-    Its receive was the first statement after BEGIN, or got something of named lanes: see docs/concepts/locks.md.
+    Its receive was the first statement after BEGIN, or lanes are named: see docs/concepts/locks.md.
     """
     named = reading.preset.stream.get("lane_by", "hash") != "hash"
     firsts: dict[int, Event] = {}
@@ -162,7 +162,7 @@ def looked_into(reading: Reading) -> list[Span]:
     return [
         (event.called, event.transaction.ended)
         for event in reading.of("receive")
-        if event.transaction is not None and (firsts[id(event.transaction)] is event or (named and event.answer))
+        if event.transaction is not None and (named or firsts[id(event.transaction)] is event)
     ]
 
 

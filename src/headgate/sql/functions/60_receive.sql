@@ -10,8 +10,8 @@ end $$;
 -- receive(stream, consumer, batch_size, worker, acks) -> up to batch_size messages, each with the ack_id to settle it by.
 -- First settles `acks` (ack_ids of messages or whole deliveries that the worker has just finished), then claims.
 -- Locks the cursors it claims (SKIP LOCKED) and, making a tick, the stream's row; writes delivery, cursor, parked, tick.
--- Inside a transaction that is seen to have been open already it holds only the lanes that it took messages from; of named lanes also those
--- that it looked into on the way. (The first statement after BEGIN is not told from one alone, and holds what it looked into, too.)
+-- Inside a transaction that is seen to have been open already it holds only the lanes that it took messages from; where lanes are named, also
+-- some that it looked into. (The first statement after BEGIN is not told from one alone, and holds what it looked into, too.)
 create or replace function headgate.receive(stream text, consumer text, batch_size int default 1, worker text default null, acks text[] default null, open boolean default null)
 returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -99,9 +99,9 @@ declare
     if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
       {delete whole deliveries};
       get diagnostics got = row_count;
-      if got < cardinality(acks) then perform headgate.settle(c, acks); end if;  -- the others: stale, or held by somebody
+      if got < cardinality(acks) then perform headgate.settle_surely(c, acks); end if;  -- the others: stale, or held by somebody
     else
-      perform headgate.settle(c, acks);
+      perform headgate.settle_surely(c, acks);
     end if;
   end if;
   if c.paused then return; end if;

@@ -220,6 +220,26 @@ begin
   end loop;
 end $$;
 
+-- settle_surely(consumer, ack_ids): settles what a receive was told to, which answers nothing about it. So what another open transaction holds, a
+-- seek that may yet be undone for instance, is tried again for a second and then an error, 55P03; what is gone is gone. Writes as settle.
+create or replace function headgate.settle_surely(c headgate.consumer, p_acks text[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  until timestamptz := clock_timestamp() + interval '1 second';
+  n int;
+begin
+  loop
+    select s.stale into n from headgate.settle(c, p_acks) s;
+    exit when n = 0 or not exists (
+      select from headgate.parse_acks(p_acks) a
+        join headgate.in_flight f on f.consumer = c.id and f.lane = a.lane and f.delivery = a.delivery and (a.seqs is null or f.seq = any(a.seqs)));
+    if clock_timestamp() > until then
+      perform headgate.fail('55P03', 'messages that were to be acked are held by another open transaction', 'repeat the call with the same acks');
+    end if;
+    perform pg_sleep(0.01);
+  end loop;
+end $$;
+
 -- stale_of(asked, given, taken) -> how many of the ack_ids given of a delivery, of these messages (null: all of it), were stale.
 create or replace function headgate.stale_of(p_asked bigint[], p_given int, p_taken bigint[]) returns int
 language sql immutable set search_path = pg_catalog, pg_temp as $$
