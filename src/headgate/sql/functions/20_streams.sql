@@ -53,7 +53,7 @@ create or replace function headgate.create_stream(
   dedup_window interval default null, max_message_bytes int default null, segment_rows bigint default null,
   segment_bytes bigint default null, segment_age interval default null, compact_every interval default null,
   if_not_exists boolean default false) returns int
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
 declare s int; made headgate.stream;
 begin
   perform headgate.check_name('stream', create_stream.name);
@@ -169,9 +169,16 @@ create or replace function headgate.alter_stream(
   name text, retain text default null, retain_up_to interval default null, retain_at_least interval default null, max_storage bigint default null,
   process_unmodified boolean default null, dedup_window interval default null, max_message_bytes int default null, segment_rows bigint default null,
   segment_bytes bigint default null, segment_age interval default null, compact_every interval default null, clear text[] default '{}') returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
 declare s headgate.stream := headgate.find_stream(name);
 begin
+  begin
+    select * into s from headgate.stream t where t.id = s.id for no key update;  -- before it is looked at: another change may be under way
+  exception when lock_not_available or deadlock_detected then
+    perform headgate.fail('55P03', format('stream "%s" is held by an open transaction', name),
+      'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
+  end;
+  if s.id is null then perform headgate.find_stream(name); end if;
   if not clear <@ array['retain_up_to', 'retain_at_least', 'max_storage', 'segment_age'] then
     perform headgate.fail('HG010', 'clear names an unknown setting', 'retain_up_to, retain_at_least, max_storage and segment_age can be cleared');
   end if;

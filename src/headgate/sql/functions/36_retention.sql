@@ -34,18 +34,21 @@ end $$;
 -- unread_in(consumer, segment) -> how many messages there it has still to come to and would get.
 create or replace function headgate.unread_in(c headgate.consumer, g headgate.segment) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare n bigint; behind boolean; u text := '(m.seq + 0 >= %1$s.first_seq and (m.seq > %1$s.to_hi or (not pg_visible_in_snapshot(m.xid, %1$s.from_snap) and ('
-  'not pg_visible_in_snapshot(m.xid, %1$s.to_snap) or (m.seq > %1$s.pos and (m.seq > %1$s.from_lo or %1$s.late is not null))))))';
+declare
+  n bigint;
+  behind boolean;
+  s headgate.stream;
 begin
   select bool_or(headgate.read_up_to(g.stream, k) < g.end_seq - 1) into behind from headgate.cursor k where k.consumer = c.id;
   if not behind then return 0; end if;
-  -- as in headgate.unread, written out: a segment may have a million messages
+  select * into s from headgate.stream x where x.id = g.stream;
   execute format('select count(*) from headgate.message_%s_%s m left join headgate.cursor k on k.consumer = $1 and k.lane = m.lane '
                  'left join headgate.discovered_lanes($1) x on x.lane = m.lane '
                  'left join headgate.cursor q on q.consumer = $1 and q.lane = -1 '
                  'where case when k.lane is not null then %s when x.lane is not null then %s when q.lane is not null then %s else false end '
-                 'and ($2 is null or m.key ~ $2)',
-                 g.stream, g.id, format(u, 'k'), format(u, 'x'), format(u, 'q')) into n using c.id, c.pattern;
+                 'and ($2 is null or m.key ~ $2)%s',
+                 g.stream, g.id, headgate.unread_sql('k'), headgate.unread_sql('x'), headgate.unread_sql('q'), headgate.newest_only(s, 'm'))
+    into n using c.id, c.pattern;
   return n;
 end $$;
 
@@ -82,6 +85,23 @@ begin
     raise exception using errcode = '40001', message = 'a message was moved after this transaction began', hint = 'repeat the transaction';
   end if;
   return true;
+end $$;
+
+-- sees_small_tables(): raises a serialization failure when one of the small hot tables was rewritten after this transaction's fixed snapshot was taken
+-- (rewrite_small): to that it looks empty. Locks them ACCESS SHARE, so that they stay as they are from now on.
+create or replace function headgate.sees_small_tables() returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  lock table headgate.delivery, headgate.departed, headgate.parked, headgate.wake, headgate.discovered, headgate.lease, headgate.worker
+    in access share mode;
+  -- the catalog in this snapshot, beside the file that the table has by now
+  if exists (
+       select from pg_class t
+        where t.relnamespace = 'headgate'::regnamespace
+          and t.relname in ('cursor', 'delivery', 'departed', 'parked', 'wake', 'discovered', 'lease', 'worker')
+          and pg_relation_filenode(t.oid) is distinct from t.relfilenode) then
+    perform headgate.no_fixed_snapshot();
+  end if;
 end $$;
 
 -- without_removed(consumer, delivery, seqs) -> those whose messages still exist. The others failed after retention had
@@ -172,7 +192,7 @@ begin
       perform headgate.keep_unfinished(g);
     elsif p_how <> 'done' then
       -- what consumers have read in the meantime is not lost: counted again, if they have, while they wait
-      if losers is not null and progress <> headgate.progress_of(g.stream) then
+      if progress <> headgate.progress_of(g.stream) then
         select array_agg(l.consumer), array_agg(l.messages) into losers, lost from headgate.losses_in(g) l;
       end if;
       perform headgate.lose(u.c, g.first_seq, g.end_seq - 1, u.n, p_how) from unnest(losers, lost) u (c, n);

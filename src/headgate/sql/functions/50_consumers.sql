@@ -67,7 +67,7 @@ create or replace function headgate.create_consumer(
   max_concurrency int default null, release_interval interval default null, leased boolean default null,
   lease_time interval default null, max_waiting int default null, push jsonb default null,
   if_not_exists boolean default false) returns int
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
 declare s headgate.stream := headgate.find_stream(stream); c headgate.consumer; newest headgate.tick;
 begin
   perform headgate.check_name('consumer', create_consumer.name);
@@ -80,7 +80,7 @@ begin
   backoff := nullif(backoff, 'null');
   select * into c from headgate.consumer k where k.stream = s.id and k.name = create_consumer.name;
   if c.id is null then
-    newest := headgate.make_tick(s.id, headgate.is_open());
+    newest := headgate.make_tick(s.id, headgate.is_open() or start = 'end');  -- a private one, at this very moment
     insert into headgate.consumer (
         stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency,
         release_interval, leased, lease_time, max_waiting)
@@ -163,7 +163,7 @@ create or replace function headgate.alter_consumer(
   max_ack_pending int default null, backoff jsonb default null, max_concurrency int default null,
   release_interval interval default null, lease_time interval default null, max_waiting int default null, push jsonb default null,
   clear text[] default '{}') returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
 declare c headgate.consumer := headgate.find_consumer(stream, name);
 begin
   if (max_concurrency is not null or release_interval is not null) and (headgate.find_stream(stream)).lane_by = 'hash' then
@@ -187,6 +187,7 @@ begin
     lease_time = coalesce(alter_consumer.lease_time, k.lease_time),
     max_waiting = case when 'max_waiting' = any(clear) then null else coalesce(alter_consumer.max_waiting, k.max_waiting) end
    where k.id = c.id;
+  if not found then perform headgate.find_consumer(stream, name); end if;  -- dropped meanwhile
   if 'push' = any(clear) then
     delete from headgate.push p where p.consumer = c.id;
   elsif push is not null then
@@ -282,11 +283,11 @@ end $$;
 
 -- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can still be acked.
 create or replace function headgate.pause(stream text, consumer text) returns void
-language sql security definer set search_path = pg_catalog, pg_temp as $$
+language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
   update headgate.consumer set paused = true where id = (headgate.find_consumer($1, $2)).id
 $$;
 create or replace function headgate.resume(stream text, consumer text) returns void
-language sql security definer set search_path = pg_catalog, pg_temp as $$
+language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
   update headgate.push set note = null where consumer = (headgate.find_consumer($1, $2)).id and note is not null;
   update headgate.consumer set paused = false where id = (headgate.find_consumer($1, $2)).id
 $$;
@@ -303,7 +304,7 @@ declare
 begin
   perform headgate.need_read_committed('seek');
   if target is distinct from 'end' then perform headgate.target_seq(c.stream, target); end if;  -- is it one?
-  newest := headgate.make_tick(c.stream, headgate.is_open());
+  newest := headgate.make_tick(c.stream, headgate.is_open() or target = 'end');  -- a private one, at this very moment
   perform headgate.hold_consumer(c, 'moved');
   had := headgate.forget(c);
   delete from headgate.discarded x where x.consumer = c.id;

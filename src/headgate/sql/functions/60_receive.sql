@@ -40,6 +40,7 @@ begin
   -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   deadline := t0 + c.ack_wait;
+  if headgate.has_fixed_snapshot() then perform headgate.sees_small_tables(); end if;
   if open is null and {asks whether open} then open := headgate.is_open(); end if;
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
@@ -171,7 +172,7 @@ declare
           insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
             select c.id, p.first, p.last, p.n - m.n, 'removed while parked'
               from (select count(*) as n, min(p.seq) as first, max(p.seq) as last from p) p, (select count(*) as n from m) m
-             where p.n > m.n and headgate.no_fixed_snapshot(p.n)),
+             where p.n > m.n and headgate.no_fixed_snapshot(p.n - m.n)),  -- (asked of both, so not before they are compared)
         d as (
           insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
             select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),

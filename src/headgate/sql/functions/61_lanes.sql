@@ -56,6 +56,7 @@ begin
   update headgate.cursor k set max_concurrency = h.max_concurrency, release_interval = h.release_interval,
          next_at = case when k.next_at = 'infinity' then clock_timestamp() else k.next_at end
    where k.consumer = c.id and k.lane = l;
+  insert into headgate.wake (consumer, lane) values (c.id, l);  -- a cursor that is being made with the old limits: its next claim sees to it
 exception when lock_not_available then
   perform headgate.fail('55P03', format('channel "%s" of consumer "%s" is held by an open transaction', set_channel.channel, c.name),
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
@@ -113,6 +114,20 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 288230376151711744 + floor(random() * 288230376151711744)::bigint
 $$;
 
+-- hold_gatherer(consumer) -> the gatherer, held so that no seek overlooks the lanes that are added; null while the consumer is being moved. With a fixed
+-- snapshot it must be as it is there: lanes may have come, been read and been forgotten since. Locks it FOR KEY SHARE, or NO KEY UPDATE (SKIP LOCKED).
+create or replace function headgate.hold_gatherer(c headgate.consumer) returns headgate.cursor
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare g headgate.cursor;
+begin
+  if headgate.has_fixed_snapshot() then
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
+  else
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
+  end if;
+  return g;
+end $$;
+
 -- take_wakes(consumer, now, n, first): makes up to n of the lanes due that notes were left for, from one chosen by chance on; with `first` before
 -- all others, if they have no pace. Notes of lanes whose cursor somebody holds stay, and
 -- so do those about keys, which the claim of the lane takes up. Locks cursors, notes (SKIP LOCKED), the gatherer FOR KEY SHARE (SKIP LOCKED);
@@ -140,8 +155,8 @@ begin
        and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = u.lane)  -- take_discovered knows where it begins
        and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int));
   if strange <> '{}' then
-    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
-    if found then
+    g := headgate.hold_gatherer(c);
+    if g.consumer is not null then
       -- while the gatherer is in the middle of a span, that span is still unread there
       perform headgate.add_lanes(c, g, strange, null, p_now, g.pos < g.to_hi or g.late is not null);
       held := held || array(
@@ -204,8 +219,8 @@ begin
   end if;
   if mine = '{}' then return 0; end if;
   mine := array(select distinct u from unnest(mine) u);
-  select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
-  if not found then return 0; end if;  -- the consumer is being moved
+  g := headgate.hold_gatherer(c);
+  if g.consumer is null then return 0; end if;  -- the consumer is being moved
   insert into headgate.wake (consumer, lane)
     select c.id, u from unnest(mine) u where exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u);
   -- the first word of a lane counts: what came later it reads after that
@@ -247,12 +262,14 @@ begin
 end $$;
 
 -- told_lanes(consumer id) -> named lanes that have something unread and do not look so, as cursors: those that were discovered and have no
--- cursor yet, and idle ones that there is a note for. For who asks what is unread.
+-- cursor yet, and idle ones that there is a note for, or that were discovered before they had one. For who asks what is unread.
 create or replace function headgate.told_lanes(p_consumer int) returns setof headgate.cursor
 language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   select k.* from headgate.discovered_lanes(p_consumer) k
   union all
-  select k.* from (select distinct w.lane from headgate.wake w where w.consumer = p_consumer and w.lane >= 144115188075855872) w
+  select k.* from (select w.lane from headgate.wake w where w.consumer = p_consumer and w.lane >= 144115188075855872
+                   union
+                   select x.lane from headgate.discovered x where x.consumer = p_consumer) w
     join headgate.cursor k on k.consumer = p_consumer and k.lane = w.lane and k.next_at is null
 $$;
 
@@ -274,9 +291,9 @@ begin
   if few is null then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
   else
-    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
+    g := headgate.hold_gatherer(c);
   end if;
-  if not found then return; end if;
+  if g.consumer is null then return; end if;
   if g.pos >= g.to_hi and g.late is null then
     was := g;
     g := headgate.next_span(g, newest);
@@ -463,7 +480,9 @@ begin
        and not exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane);
   with idle as (
     select k.consumer, k.lane from headgate.cursor k
-     where k.consumer = c.id and k.lane >= 0 and k.next_at is null and k.turn < clock_timestamp() - interval '1 minute' and k.to_base <= g.to_base
+     where k.consumer = c.id and k.lane >= 0 and k.next_at is null and k.turn < clock_timestamp() - interval '1 minute'
+       -- all that it has read the gatherer has passed (one on a private tick has read more than its base tells)
+       and ((k.to_tick = k.to_base and k.to_base <= g.to_base) or pg_snapshot_xmax(k.to_snap) <= pg_snapshot_xmin(g.to_snap))
        and not exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane)
        and not exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane)
        and not exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)

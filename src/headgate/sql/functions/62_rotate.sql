@@ -12,7 +12,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp set plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; g_turn timestamptz; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true;
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; g_turn timestamptz; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true; is_stale boolean; had int;
   has_discovered boolean := false; has_notes boolean;
   lanes_left int := 1000;  -- so many may be woken here: in a longer transaction no more than it serves, for it holds them until its end
   -- the caller says, and it is not seen to be wrong, that this statement is a transaction of its own
@@ -36,6 +36,11 @@ declare
     end if;
   end if;
   if c.paused then return; end if;
+  if c.max_ack_pending is not null then
+    want := least(n, headgate.room_in_flight(c, t0, open));
+    if want <= 0 then return; end if;
+  end if;
+  had := want;
   {begins}
   if not open or not busy then  -- in an open transaction, only what it may then hand out
     -- (asked here, because a call of a function that pins its settings costs more than the question)
@@ -45,16 +50,12 @@ declare
     select exists (select from headgate.discovered x where x.consumer = c.id), exists (select from headgate.wake w where w.consumer = c.id)
       into has_discovered, has_notes;
     if has_discovered or has_notes then
-      if not is_alone then lanes_left := headgate.lanes_to_wake(c, t0, n); end if;
+      if not is_alone then lanes_left := headgate.lanes_to_wake(c, t0, want); end if;
       if has_discovered and lanes_left > 0 then
         lanes_left := lanes_left - headgate.take_discovered(c, t0, case when is_alone then greatest(n, 100) else lanes_left end);
       end if;
       if lanes_left > 0 then perform headgate.take_wakes(c, t0, lanes_left, not is_alone); end if;
     end if;
-  end if;
-  if c.max_ack_pending is not null then
-    want := least(n, headgate.room_in_flight(c, t0, open));
-    if want <= 0 then return; end if;
   end if;
   if c.leased then mine := headgate.leased_slots(c, p_worker, t0); end if;
   if newest.id is null then  -- by now it may have been thinned out: then the one behind it
@@ -74,7 +75,7 @@ declare
       if is_alone then
         perform headgate.gather_{stream}(c, public, t0, null, null);
       else
-        perform headgate.gather_{stream}(c, public, t0, null, headgate.lanes_to_wake(c, t0, n));
+        perform headgate.gather_{stream}(c, public, t0, null, headgate.lanes_to_wake(c, t0, want));
         has_discovered := true;
       end if;
       exit when clock_timestamp() > t0 + interval '300 milliseconds'
@@ -83,7 +84,7 @@ declare
     -- (tries: what is due, or the gatherer, has been held by others for milliseconds, and may be for long. Nor must what is due, while
     -- nobody moves the gatherer, hide the lanes that are not known yet.)
     if tries >= 4 or (behind and is_first and g_turn < t0 - interval '50 milliseconds') or (not busy and (open or public.id <> newest.id)) then
-      perform headgate.gather_{stream}(c, newest, t0, headgate.lanes_of_batch(n));
+      perform headgate.gather_{stream}(c, newest, t0, headgate.lanes_of_batch(want));
     end if;
     t1 := clock_timestamp();
     -- A lane costs more than a message, so that in batches of 50 and more each lane gives up to four, if it has them.
@@ -104,7 +105,7 @@ declare
     end if;
     if places is null then
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
-      exit when want < n or tries >= 8 or not (
+      exit when want < had or tries >= 8 or not (
         exists (select from headgate.cursor k where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine)))
         or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and (k.pos < k.to_hi or k.to_base < newest.base)));
       tries := tries + 1;
@@ -113,14 +114,20 @@ declare
     end if;
     -- Now that the lanes are held: how far the gatherer is, what is in flight, and which lanes need a closer look.
     select k.to_base into g_base from headgate.cursor k where k.consumer = c.id and k.lane = -1;
-    if g_base > newest.base then newest := headgate.newest_tick({stream}); end if;
+    if g_base > newest.base then
+      newest := headgate.newest_tick({stream});
+      select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
+    end if;
     -- Each waiting lane gives its share of the batch, the first ones one more; one message when releases are spaced.
     select array_agg(y.room order by y.nth), array_agg(y.slow order by y.nth),
            array_agg(case when y.room <= 0 then 0 when y.pace > interval '0' then 1
                           else least(y.room, want / y.waiting + case when y.rank <= want % y.waiting then 1 else 0 end) end order by y.nth)
-      into rooms, slows, shares from (
+      , bool_or(y.is_stale) into rooms, slows, shares, is_stale from (
       select x.*, count(*) filter (where x.room > 0) over () as waiting, count(*) filter (where x.room > 0) over (order by x.nth) as rank from (
         select h.nth, coalesce(k.release_interval, c.release_interval) as pace,
+               (k.max_concurrency, k.release_interval) is distinct from (
+                 (select x.max_concurrency from headgate.channel x where x.consumer = c.id and x.lane = k.lane),
+                 (select x.release_interval from headgate.channel x where x.consumer = c.id and x.lane = k.lane)) as is_stale,
                case when c.ordered and {strict} and k.lane >= 288230376151711744 then
                       case when (
                         select d.id from headgate.delivery d
@@ -134,6 +141,12 @@ declare
                  or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base <= special))
                  or (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at, p.seq limit 1) is not null as slow
           from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place) x) y;
+    if is_stale then  -- limits that were changed while the lane got its cursor
+      update headgate.cursor k set (max_concurrency, release_interval) = (
+        select max(x.max_concurrency), max(x.release_interval) from headgate.channel x where x.consumer = c.id and x.lane = k.lane)
+       where k.ctid = any(places);
+      continue;
+    end if;
     return query
     with s as materialized (
       select k.lane, h.nth, h.place, rooms[h.nth] as room, shares[h.nth] as share, k.delivered, k.mark_at, k.mark_delivered, k.next_at,
@@ -194,7 +207,7 @@ $source$,
   '{begins}', case when p_open then 'begin' else '' end),
   '{ends}', case when p_open then
     -- (not always: notes that led nowhere are to be gone one day, also where everybody receives like this)
-    $$if want = n and random() < 0.8 then raise exception using errcode = 'HG0LG'; end if; exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
+    $$if want = had and random() < 0.8 then raise exception using errcode = 'HG0LG'; end if; exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
 $template$;
 
 -- serve_template() -> the source of serve_<stream id>(consumer, cursor, newest tick, n, room, gatherer's tick, worker, now, deadline) -> messages of one
@@ -235,7 +248,7 @@ begin
         insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
           select c.id, p.first, p.last, p.n - m.n, 'removed while parked'
             from (select count(*) as n, min(p.seq) as first, max(p.seq) as last from p) p, (select count(*) as n from m) m
-           where p.n > m.n and headgate.no_fixed_snapshot(p.n)),
+           where p.n > m.n and headgate.no_fixed_snapshot(p.n - m.n)),  -- (asked of both, so not before they are compared)
       d as (
         insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
           select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
@@ -285,8 +298,11 @@ begin
         select c.id, l.lane, g.seq, 0, g.deliver_at, 'delayed' from log g, stop
          where g.deliver_at is not null and g.seq <= stop.at and g.seq <> all(array(select x.seq from taken x))),
     lost as materialized (  -- removed by retention while they were in flight or being parked
-      select w.seq, w.place from waits w where not exists (select from headgate.message_{stream} m where m.seq = w.seq)
-         and not exists (select from headgate.kept_{stream} m where m.seq = w.seq) and headgate.no_fixed_snapshot(w.seq)),
+      select x.seq, x.place from (
+        select w.seq, w.place from waits w
+         where not exists (select from headgate.message_{stream} m where m.seq = w.seq)
+           and not exists (select from headgate.kept_{stream} m where m.seq = w.seq) offset 0) x
+       where headgate.no_fixed_snapshot(x.seq)),
     noted as (
       insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
         select c.id, min(x.seq), max(x.seq), count(*), 'removed while parked' from lost x having count(*) > 0),

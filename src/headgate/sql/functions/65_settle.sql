@@ -65,19 +65,20 @@ begin
   return d;
 end $$;
 
--- take_out(consumer, lane, delivery, seqs, later) -> the delivery with those messages that leave it now, of the ones that are asked for
+-- take_out(consumer, lane, delivery, seqs, until, later) -> the delivery with those messages that leave it now, of the ones that are asked for
 -- (null: all) and are in flight; null when there is no such delivery any more, or another transaction is settling all of it.
--- With `later`, the later messages of the same keys leave, too. Locks the delivery as the head of this file says; waits a tenth of
--- a second at most. Writes delivery, departed.
+-- With `later`, the later messages of the same keys leave, too. Locks the delivery as the head of this file says; waits
+-- no longer than `until`. Writes delivery, departed.
 create or replace function headgate.take_out(
-  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_later boolean default false) returns headgate.delivery
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz, p_later boolean default false)
+returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
 declare
   d headgate.delivery;
   asked bigint[] := p_seqs;
   is_fixed boolean := headgate.has_fixed_snapshot();
 begin
-  for i in 1 .. 20 loop
+  loop
     if not is_fixed then  -- there the rows of `departed` that this would have to see may be out of sight
       select * into d from headgate.delivery x
        where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery
@@ -101,9 +102,9 @@ begin
       if is_fixed then perform headgate.expect_no_delivery(c.id, p_lane, p_delivery); end if;
       return null;
     end if;
+    if clock_timestamp() > p_until then return null; end if;
     perform pg_sleep(0.005);
   end loop;
-  return null;
 end $$;
 
 -- remove_delivery(delivery): deletes a delivery of which nothing is in flight any more. The caller holds it. Writes delivery, departed.
@@ -206,15 +207,19 @@ end $$;
 create or replace function headgate.settle(c headgate.consumer, p_acks text[], out acked int, out stale int)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
+  until timestamptz := clock_timestamp() + interval '200 milliseconds';  -- for all that others hold
   a record;
   d headgate.delivery;
 begin
   acked := 0; stale := 0;
   for a in select * from headgate.parse_acks(p_acks) loop
-    d := headgate.take_out(c, a.lane, a.delivery, a.seqs);
+    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until);
     acked := acked + coalesce(cardinality(d.seqs), 0);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
     continue when d.id is null or d.seqs = '{}';
+    if a.seqs is null then  -- those of the delivery that another open transaction is settling
+      stale := stale + (select count(*)::int from headgate.in_flight f where f.consumer = c.id and f.lane = a.lane and f.delivery = a.delivery);
+    end if;
     if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
     if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
   end loop;
@@ -274,6 +279,7 @@ create or replace function headgate.nack(
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   c headgate.consumer := headgate.find_consumer(stream, consumer);
+  until timestamptz := clock_timestamp() + interval '200 milliseconds';  -- for all that others hold
   a record;
   d headgate.delivery;
   failed bigint[];
@@ -283,7 +289,7 @@ begin
     perform headgate.fail('HG010', format('a delay of %s is not possible', delay), 'choose 0 or more');
   end if;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, c.ordered);
+    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until, c.ordered);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
     continue when d.id is null or d.seqs = '{}';
     failed := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
@@ -300,12 +306,13 @@ create or replace function headgate.release(stream text, consumer text, ack_ids 
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   c headgate.consumer := headgate.find_consumer(stream, consumer);
+  until timestamptz := clock_timestamp() + interval '200 milliseconds';  -- for all that others hold
   a record;
   d headgate.delivery;
 begin
   released := 0; stale := 0;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, c.ordered);
+    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until, c.ordered);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
     continue when d.id is null or d.seqs = '{}';
     perform headgate.hand_back(d, 'released');

@@ -106,7 +106,7 @@ end $$;
 -- superseded is counted and dropped: it is a dead letter no more, and does not come again.
 -- Locks as hold_in_place, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake, the dead-letter stream.
 create or replace function headgate.redrive(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
-returns int language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+returns int language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];
 begin
   perform headgate.need_read_committed('redrive');
@@ -120,11 +120,15 @@ begin
         select ($1).id, headgate.parking_lane($1, m.lane, m.key, m.seq), m.seq, case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
           from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
          cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
-         where m.seq = any($2) and x.state in ('done', 'skipped')%2$s returning lane)
+         where m.seq = any($2) and x.state in ('done', 'skipped')%2$s
+        on conflict do nothing returning lane)  -- another redrive gives the same message back
     insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$,
     c.stream, headgate.newest_only(headgate.find_stream(stream), 'm'))
     using c, sources;
   return cardinality(sources);
+exception when lock_not_available or deadlock_detected then
+  perform headgate.fail('55P03', format('messages of consumer "%s" cannot be given back now: an open transaction moves it, or gives back the same ones', consumer),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
 -- purge_dead(stream, consumer, seqs, filter, max) -> how many dead letters were thrown away; chosen as in redrive.

@@ -329,13 +329,14 @@ begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   -- first which, and only of these the data; a state that is asked of one table is one hash join
   return query execute format($q$
-    with near as (
+    with discovered as materialized (select * from headgate.discovered_lanes(($1).id)),
+    near as (
       select m.seq,
              case when p.seq is not null then 'parked'
                   when d.seq is not null then 'delivered'
                   when ($1).pattern is not null and (m.key is null or m.key !~ ($1).pattern) then 'skipped'
                   when coalesce((select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane),
-                                %3$s, false) then 'available'
+                                (select %2$s from discovered k where k.lane = m.lane), %3$s, false) then 'available'
                   when z.seq is not null then 'discarded'
                   when e.seq is not null then 'dead'
                   else 'done' end as state,

@@ -87,6 +87,11 @@ begin
       late := headgate.late_between(s.id, (since->>'tick')::bigint, (target->>'tick')::bigint)
               * int8multirange(int8range(null, (since->>'lo')::bigint, '[]'));
     end if;
+    -- the mark's tick is gone: thinned out, or rolled back with the transaction that made it, and then nobody knows of its late ones
+    if (since->>'floor')::bigint < (since->>'lo')::bigint
+       and not exists (select from headgate.tick t where t.stream = s.id and t.id = (since->>'tick')::bigint) then
+      late := coalesce(late, '{}') + headgate.became_visible(s.id, since, target);
+    end if;
     target := target - 'late';
     if not isempty(late) then target := target || jsonb_build_object('late', late::text); end if;
     pos := least((since->>'lo')::bigint, lower(late) - 1);
@@ -100,6 +105,22 @@ begin
     end if;
   end if;
   return target;
+end $$;
+
+-- became_visible(stream id, start, end) -> the ranges of seqs between the floor and the lo of a mark in which messages lie that are visible at the
+-- end and were not at the start.
+create or replace function headgate.became_visible(p_stream int, p_start jsonb, p_end jsonb) returns int8multirange
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare r int8multirange;
+begin
+  execute format($q$
+    select range_agg(int8range(x.first, x.last, '[]')) from (
+      select min(m.seq) as first, max(m.seq) as last from headgate.message_%s m
+       where m.seq > $1 and m.seq <= $2
+         and pg_visible_in_snapshot(m.xid, $4) and not pg_visible_in_snapshot(m.xid, $3)
+       group by m.seq / 1000) x $q$, p_stream)
+    into r using (p_start->>'floor')::bigint, (p_start->>'lo')::bigint, (p_start->>'snap')::pg_snapshot, (p_end->>'snap')::pg_snapshot;
+  return coalesce(r, '{}');
 end $$;
 
 -- mark_before(start, end, seq) -> the mark of the same span that ends before a seq: for reading up to a seq or a time.
