@@ -40,7 +40,7 @@ begin
   -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   deadline := t0 + c.ack_wait;
-  if headgate.has_fixed_snapshot() then perform headgate.sees_small_tables(); end if;
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then perform headgate.sees_small_tables(); end if;  -- (has_fixed_snapshot, for less)
   if open is null and {asks whether open} then open := headgate.is_open(); end if;
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
@@ -61,18 +61,15 @@ begin
 $source$
 $template$;
 
--- delete_deliveries() -> the statement with which every receive_<stream id> settles whole deliveries, those that nobody else holds. Its rows
--- are found by their key again, not by where they were: one that is extended meanwhile lies elsewhere. Rows are compared as a whole,
--- or a planner joins by consumer and reads all of its deliveries.
+-- delete_deliveries() -> the statement with which every receive_<stream id> settles whole deliveries, those that nobody else holds or has held (xmax):
+-- for the others there is settle_surely. Rows are found by their key, not by their place: one that is extended meanwhile lies
+-- elsewhere. They are compared as a whole, or a planner joins by consumer and reads all of its deliveries.
 create or replace function headgate.delete_deliveries() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select $source$with held as materialized (
-        select h.lane, h.id from unnest(acks) a cross join lateral (
-          select x.lane, x.id from headgate.delivery x
-           where x.consumer = c.id and x.lane = split_part(a, '.', 1)::bigint and x.id = split_part(a, '.', 2)::bigint
-           limit 1 for update skip locked) h)
-      delete from headgate.delivery d using held h
-       where (d.consumer, d.lane, d.id) >= (c.id, h.lane, h.id) and (d.consumer, d.lane, d.id) <= (c.id, h.lane, h.id)$source$
+  select $source$delete from headgate.delivery d
+       using (select split_part(a, '.', 1)::bigint as lane, split_part(a, '.', 2)::bigint as id from unnest(acks) a offset 0) a
+       where (d.consumer, d.lane, d.id) >= (c.id, a.lane, a.id) and (d.consumer, d.lane, d.id) <= (c.id, a.lane, a.id)
+         and d.xmax = '0'::xid$source$
 $$;
 
 -- receive_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open), and with `open` of
@@ -88,7 +85,7 @@ create or replace function headgate.receive_template(p_open boolean) returns tex
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select replace(replace(replace(replace(replace($source$
 create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
-language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; of_lane int; tries int := 0; tried bigint[] := '{}';
@@ -98,7 +95,12 @@ declare
   plain := not c.ordered and c.pattern is null;
   if cardinality(acks) > 0 then
     if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
-      {delete whole deliveries};
+      if cardinality(acks) = 1 then
+        delete from headgate.delivery d
+         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::bigint and d.id = split_part(acks[1], '.', 2)::bigint and d.xmax = '0'::xid;
+      else
+        {delete whole deliveries};
+      end if;
       get diagnostics got = row_count;
       if got < cardinality(acks) then perform headgate.settle_surely(c, acks); end if;  -- the others: stale, or held by somebody
     else

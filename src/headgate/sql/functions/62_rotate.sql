@@ -8,17 +8,19 @@ create or replace function headgate.rotate_template(p_open boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select replace(replace(replace($source$
 create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
-language plpgsql security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   got int; tries int := 0; passes int := 0; freed bigint[]; mine bigint[]; l headgate.cursor; places tid[]; rooms int[]; shares int[];
-  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; g_turn timestamptz; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true; is_stale boolean; had int;
+  slows boolean[]; special bigint; g_base bigint; g_pos bigint; g_tick bigint; g_turn timestamptz; t1 timestamptz; behind boolean; public headgate.tick; is_limited boolean; is_first boolean := true; is_stale boolean; has_channels boolean; had int;
   has_discovered boolean := false; has_notes boolean;
   lanes_left int := 1000;  -- so many may be woken here: in a longer transaction no more than it serves, for it holds them until its end
   -- the caller says, and it is not seen to be wrong, that this statement is a transaction of its own
-  is_alone boolean := not coalesce(open, true) and pg_current_xact_id_if_assigned() is null and not headgate.has_fixed_snapshot();
+  is_alone boolean := not coalesce(open, true) and pg_current_xact_id_if_assigned() is null
+    and current_setting('transaction_isolation') not in ('repeatable read', 'serializable');
 {opening}
-  is_limited := c.ordered or c.max_concurrency is not null or exists (select from headgate.channel h where h.consumer = c.id);
+  has_channels := exists (select from headgate.channel h where h.consumer = c.id);
+  is_limited := c.ordered or c.max_concurrency is not null or has_channels;
   if cardinality(acks) > 0 then
     if not (c.ordered and not {strict}) and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
       with gone as ({delete whole deliveries} returning d.lane)
@@ -92,7 +94,7 @@ declare
     select array_agg(x.place) into places from (
       select k.ctid as place from headgate.cursor k
        where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
-       order by k.next_at, k.lane limit case when is_first then headgate.lanes_of_batch(n) else want end for no key update skip locked) x;
+       order by k.next_at, k.lane limit case when is_first then ceil(n::float8 / least(4, greatest(1, n / 25))) else want end for no key update skip locked) x;
     is_first := false;
     if c.leased and places is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
       select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
@@ -125,7 +127,7 @@ declare
       , bool_or(y.is_stale) into rooms, slows, shares, is_stale from (
       select x.*, count(*) filter (where x.room > 0) over () as waiting, count(*) filter (where x.room > 0) over (order by x.nth) as rank from (
         select h.nth, coalesce(k.release_interval, c.release_interval) as pace,
-               (k.max_concurrency, k.release_interval) is distinct from (
+               (has_channels or k.max_concurrency is not null or k.release_interval is not null) and (k.max_concurrency, k.release_interval) is distinct from (
                  (select x.max_concurrency from headgate.channel x where x.consumer = c.id and x.lane = k.lane),
                  (select x.release_interval from headgate.channel x where x.consumer = c.id and x.lane = k.lane)) as is_stale,
                case when c.ordered and {strict} and k.lane >= 288230376151711744 then

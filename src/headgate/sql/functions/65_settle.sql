@@ -78,6 +78,18 @@ declare
   asked bigint[] := p_seqs;
   is_fixed boolean := headgate.has_fixed_snapshot();
 begin
+  if cardinality(p_seqs) = 1 and not p_later then  -- most often out of a larger batch
+    select * into d from headgate.delivery x
+     where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery and cardinality(x.seqs) > 1 for key share skip locked;
+    if found then
+      asked := headgate.let_depart(d, p_seqs);
+      if asked = '{}' then return headgate.part_of(d, asked); end if;
+      d.keys := case when d.keys is not null then array[d.keys[array_position(d.seqs, asked[1])]] end;
+      d.attempts := case when d.attempts is not null then array[d.attempts[array_position(d.seqs, asked[1])]] end;
+      d.seqs := asked;
+      return d;
+    end if;
+  end if;
   loop
     if not is_fixed then  -- there the rows of `departed` that this would have to see may be out of sight
       select * into d from headgate.delivery x
@@ -132,16 +144,22 @@ $$;
 create or replace function headgate.let_depart(d headgate.delivery, p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-  asked bigint[] := case when p_seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(p_seqs)) end;
+  asked bigint[];
   gone bigint[];
   is_alone boolean;
 begin
+  asked := case when p_seqs is null then d.seqs
+                when cardinality(p_seqs) = 1 then case when p_seqs[1] = any(d.seqs) then p_seqs else '{}' end
+                else array(select unnest(d.seqs) intersect select unnest(p_seqs)) end;
   if asked = '{}' then return asked; end if;
   -- While nobody else has a lock on the delivery, nobody is letting its messages depart.
   select x.xmax::text::bigint = (pg_current_xact_id()::text::bigint & 4294967295) into is_alone
     from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
   if is_alone then
-    gone := headgate.insert_departed(d, asked);
+    with i as (
+      insert into headgate.departed (consumer, lane, delivery, seq)
+        select d.consumer, d.lane, d.id, s from unnest(asked) s order by s on conflict do nothing returning seq)
+    select coalesce(array_agg(i.seq), '{}') into gone from i;
   else
     gone := headgate.insert_departed_patiently(d, asked);
   end if;
@@ -215,7 +233,7 @@ begin
   for a in select * from headgate.parse_acks(p_acks) loop
     d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until);
     acked := acked + coalesce(cardinality(d.seqs), 0);
-    stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
+    stale := stale + case when d.seqs = a.seqs then 0 else headgate.stale_of(a.seqs, a.given, d.seqs) end;
     continue when d.id is null or d.seqs = '{}';
     if a.seqs is null then  -- those of the delivery that another open transaction is settling
       stale := stale + (select count(*)::int from headgate.in_flight f where f.consumer = c.id and f.lane = a.lane and f.delivery = a.delivery);
