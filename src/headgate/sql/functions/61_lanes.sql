@@ -261,16 +261,20 @@ begin
   end loop;
 end $$;
 
--- told_lanes(consumer id) -> named lanes that have something unread and do not look so, as cursors: those that were discovered and have no
--- cursor yet, and idle ones that there is a note for, or that were discovered before they had one. For who asks what is unread.
-create or replace function headgate.told_lanes(p_consumer int) returns setof headgate.cursor
+-- noted_lanes(consumer id) -> idle named lanes that there is a note for, or that were discovered before they had a cursor.
+create or replace function headgate.noted_lanes(p_consumer int) returns setof headgate.cursor
 language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-  select k.* from headgate.discovered_lanes(p_consumer) k
-  union all
   select k.* from (select w.lane from headgate.wake w where w.consumer = p_consumer and w.lane >= 144115188075855872
                    union
                    select x.lane from headgate.discovered x where x.consumer = p_consumer) w
     join headgate.cursor k on k.consumer = p_consumer and k.lane = w.lane and k.next_at is null
+$$;
+
+-- told_lanes(consumer id) -> named lanes that may have something unread and do not look so, as cursors: noted ones, and those that were discovered
+-- and have no cursor yet. For who asks what is unread.
+create or replace function headgate.told_lanes(p_consumer int) returns setof headgate.cursor
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select k.* from headgate.discovered_lanes(p_consumer) k union all select k.* from headgate.noted_lanes(p_consumer) k
 $$;
 
 -- gather_template() -> the source of gather_<stream id>(consumer, newest tick, now, few): reads on in the log for the whole consumer, up to

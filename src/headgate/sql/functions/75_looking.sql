@@ -440,7 +440,8 @@ begin
       union all
       (select m.key from headgate.message_%1$s m
         where m.seq > headgate.read_up_to(%1$s, $3) and %4$s
-          and m.lane <> all(array(select k.lane from headgate.told_lanes(($1).id) k))
+          and not exists (select from headgate.discovered x where x.consumer = ($1).id and x.lane = m.lane)
+          and not exists (select from headgate.wake w where w.consumer = ($1).id and w.lane = m.lane)
           and not exists (select from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane
                              and (k.next_at is not null or not %3$s)) limit $2 + 1)) x $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'), headgate.unread_sql('($3)'))
@@ -483,7 +484,11 @@ begin
               and m.seq > u.start and %3$s order by m.lane, m.seq limit 1) m on true
         where k.consumer = $1 and k.lane >= 0
           and case when k.lane < 144115188075855872 then true else k.next_at is not null and k.pos >= k.to_hi end),
-      (select min(u.start) from headgate.told_lanes($1) k cross join lateral greatest(%2$s, $3) u (start)
+      (select case when min(x.from_lo) is not null
+                   then greatest(min(greatest(least(x.from_lo, lower(x.late) - 1), x.first_seq - 1)), $3) end
+         from headgate.discovered x
+        where x.consumer = $1 and not exists (select from headgate.cursor o where o.consumer = $1 and o.lane = x.lane)),
+      (select min(u.start) from headgate.noted_lanes($1) k cross join lateral greatest(%2$s, $3) u (start)
         where exists (
           select from headgate.message_%1$s m
            where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s)),
