@@ -106,7 +106,8 @@ begin
     select * into d from headgate.delivery x
      where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery for key share skip locked;
     if found then
-      if p_later and p_seqs is not null then asked := headgate.with_later(d, p_seqs); end if;
+      -- (behind those that are in flight: one that was acked before takes nothing along)
+      if p_later and p_seqs is not null then asked := headgate.with_later(headgate.in_flight_of(d), p_seqs); end if;
       return headgate.part_of(d, headgate.let_depart(d, asked));
     end if;
     perform from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery;
