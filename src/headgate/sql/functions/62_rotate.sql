@@ -52,10 +52,10 @@ declare
     select exists (select from headgate.discovered x where x.consumer = c.id), exists (select from headgate.wake w where w.consumer = c.id)
       into has_discovered, has_notes;
     if has_discovered or has_notes then
-      if not is_alone then lanes_left := headgate.lanes_to_wake(c, t0, want); end if;
-      if has_discovered and lanes_left > 0 then
-        lanes_left := lanes_left - headgate.take_discovered(c, t0, case when is_alone then greatest(n, 100) else lanes_left end);
+      if has_discovered then  -- these have waited longest, and are served first
+        perform headgate.take_discovered(c, t0, case when is_alone then greatest(n, 100) else least(headgate.lanes_of_batch(want), 1000) end);
       end if;
+      if not is_alone then lanes_left := headgate.lanes_to_wake(c, t0, want); end if;
       if lanes_left > 0 then perform headgate.take_wakes(c, t0, lanes_left, not is_alone); end if;
     end if;
   end if;
