@@ -52,17 +52,26 @@ begin
   return n;
 end $$;
 
--- losses_in(segment) -> the consumers that would lose messages if it were removed now, and how many.
-create or replace function headgate.losses_in(g headgate.segment) returns table (consumer int, messages bigint)
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select c.id, n from headgate.consumer c cross join lateral headgate.unread_in(c, g) n where c.stream = g.stream and n > 0
-$$;
+-- progress_in(consumer, segment) -> where the consumer is in it, as a digest: another one when it has read on there.
+create or replace function headgate.progress_in(c headgate.consumer, g headgate.segment) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  return (
+    select coalesce(md5(string_agg(format('%s %s %s %s', k.lane, k.first_seq, k.to_tick, k.pos), ',' order by k.lane)), '')
+      from headgate.cursor k where k.consumer = c.id and headgate.read_up_to(g.stream, k) < g.end_seq - 1);
+end $$;
 
--- progress_of(stream id) -> where its consumers are, as a digest: another one when any of them has read on.
-create or replace function headgate.progress_of(p_stream int) returns text
+-- losses_in(segment, consumers, progress, messages) -> what each consumer would lose if it were removed now, and its progress. Of those
+-- that are where they were when this was asked before (the other arguments), nothing is counted again.
+create or replace function headgate.losses_in(
+  g headgate.segment, p_consumers int[] default '{}', p_progress text[] default '{}', p_messages bigint[] default '{}')
+returns table (consumer int, progress text, messages bigint)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select md5(coalesce(string_agg(format('%s %s %s %s', k.consumer, k.lane, k.to_tick, k.pos), ',' order by k.consumer, k.lane), ''))
-    from headgate.consumer c join headgate.cursor k on k.consumer = c.id where c.stream = p_stream
+  select c.id, p.progress, coalesce(x.messages, headgate.unread_in(c, g))
+    from headgate.consumer c
+   cross join lateral (select headgate.progress_in(c, g) as progress offset 0) p
+    left join unnest(p_consumers, p_progress, p_messages) x (consumer, progress, messages) on x.consumer = c.id and x.progress = p.progress
+   where c.stream = g.stream
 $$;
 
 -- lose(consumer id, first seq, last seq, n, reason): records that n messages there were removed before the consumer was done
@@ -170,8 +179,8 @@ declare
   part text := format('message_%s_%s', g.stream, g.id);
   was text := current_setting('lock_timeout');
   last_seq bigint;
-  progress text;
-  losers int[];
+  readers int[];
+  progress text[];
   lost bigint[];
 begin
   if headgate.held_open(('headgate.' || part)::regclass) then return false; end if;  -- before the work is done in vain
@@ -179,8 +188,7 @@ begin
     if p_how = 'compacted' then
       perform headgate.keep_unfinished(g);
     elsif p_how <> 'done' then
-      progress := headgate.progress_of(g.stream);
-      select array_agg(l.consumer), array_agg(l.messages) into losers, lost from headgate.losses_in(g) l;
+      select array_agg(l.consumer), array_agg(l.progress), array_agg(l.messages) into readers, progress, lost from headgate.losses_in(g) l;
     end if;
     perform set_config('lock_timeout', '20ms', true);
     perform headgate.note_newest(g);
@@ -191,11 +199,9 @@ begin
     if p_how = 'compacted' then
       perform headgate.keep_unfinished(g);
     elsif p_how <> 'done' then
-      -- what consumers have read in the meantime is not lost: counted again, if they have, while they wait
-      if progress <> headgate.progress_of(g.stream) then
-        select array_agg(l.consumer), array_agg(l.messages) into losers, lost from headgate.losses_in(g) l;
-      end if;
-      perform headgate.lose(u.c, g.first_seq, g.end_seq - 1, u.n, p_how) from unnest(losers, lost) u (c, n);
+      -- what a consumer has read here in the meantime is not lost: counted again, while it waits
+      perform headgate.lose(l.consumer, g.first_seq, g.end_seq - 1, l.messages, p_how)
+         from headgate.losses_in(g, readers, progress, lost) l where l.messages > 0;
     end if;
     if p_how in ('done', 'compacted') and exists (select from headgate.rest_of(g) r where p_how = 'done' or r.unread) then
       raise exception using errcode = '55P03', message = format('%s is needed again', part);
