@@ -150,10 +150,12 @@ begin
    where k.ctid = any(places) and (k.next_at is null or k.next_at > p_now);
   -- a note of a lane without a cursor (nothing was left to read when it went idle): what is parked there needs one
   strange := array(
-    select u.lane from unnest(noted) u (lane)
-     where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)
-       and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = u.lane)  -- take_discovered knows where it begins
-       and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int));
+    select u.lane from (select u.lane from unnest(noted) u (lane)
+     where (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) is null
+       -- (of those that were discovered take_discovered knows where they begin)
+       and (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is null
+     limit headgate.room_for_locks(n)) u
+     where pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int));
   if strange <> '{}' then
     g := headgate.hold_gatherer(c);
     if g.consumer is not null then
@@ -161,7 +163,7 @@ begin
       perform headgate.add_lanes(c, g, strange, null, p_now, g.pos < g.to_hi or g.late is not null);
       held := held || array(
         select u.lane from unnest(strange) u (lane)
-         where exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and k.next_at = p_now));
+         where (select k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) = p_now);
     end if;
   end if;
   delete from headgate.wake w where w.ctid = any(array(
@@ -169,32 +171,74 @@ begin
       select w.ctid as place from headgate.wake w where w.consumer = c.id and w.lane = u.lane and w.key is null limit 1000 for update skip locked) x));
 end $$;
 
--- add_lanes(consumer, gatherer, lanes, names, now, unread) -> whether each of them has a cursor now. `unread`: they read the span that the
--- gatherer is in; otherwise they have read all of it. Lanes that a user's open transaction has just made are not waited for.
--- The caller moves the gatherer, or holds it FOR KEY SHARE and the lanes by an advisory lock each. Writes cursor.
+-- room_for_locks(n) -> how many of n more lanes this transaction may hold by advisory locks. The memory for locks is one for all sessions, and
+-- lasts when none has more than max_locks_per_transaction of them.
+create or replace function headgate.room_for_locks(n int) returns int
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select greatest(0, least(n, current_setting('max_locks_per_transaction')::int - (
+    select count(*)::int from pg_locks l where l.pid = pg_backend_pid() and l.locktype = 'advisory')))
+$$;
+
+-- add_lanes(consumer, gatherer, lanes, names, now, unread) -> those of the lanes that got no cursor here, but from others: these may be undone, or
+-- idle again, having read less than the gatherer's span. `unread`: they read the span that the gatherer is in; otherwise they have read all of it. Lanes that a user's open transaction has just made are not
+-- waited for. The caller moves the gatherer, or holds it FOR KEY SHARE and the lanes by an advisory lock each. Writes cursor.
 create or replace function headgate.add_lanes(c headgate.consumer, g headgate.cursor, p_lanes bigint[], p_names text[], p_now timestamptz, p_unread boolean)
-returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '20ms' as $$
-declare held bigint[] := '{}';
+returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '10ms' as $$
+declare
+  left_out bigint[] := '{}';
+  part bigint[];
+  held bigint[];
+  added bigint[];
 begin
-  for i in 1 .. 2 loop
-    begin
-      insert into headgate.cursor (consumer, lane, turn, first_seq, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, late,
-                                   next_at, max_concurrency, release_interval, name)
-        select c.id, u.lane, '-infinity', g.first_seq, g.from_tick, g.from_snap, g.from_lo, g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi,
-               case when not p_unread then g.to_hi
-                    when g.late is not null then lower(g.late) - 1
-                    else greatest(g.from_lo, g.first_seq - 1) end, case when p_unread then g.late end,
-               p_now, h.max_concurrency, h.release_interval, u.name
-          from unnest(p_lanes, p_names) u (lane, name) left join headgate.channel h on h.consumer = c.id and h.lane = u.lane
-         where u.lane <> all(held)
-        on conflict (consumer, lane) do nothing;
-      return held = '{}';
-    exception when lock_not_available then
-      held := array(select u.lane from unnest(p_lanes) u (lane) join pg_locks l on l.locktype = 'advisory' and l.classid::bigint = c.id
-                       and l.objid::bigint = (u.lane & 2147483647) and l.database = (select oid from pg_database where datname = current_database()));
-    end;
+  for i in 1 .. cardinality(p_lanes) by 1000 loop  -- what has to be repeated is not much
+    part := p_lanes[i : i + 999];
+    held := '{}';
+    added := '{}';
+    for try in 1 .. 2 loop
+      begin
+        with i as (
+          insert into headgate.cursor (consumer, lane, turn, first_seq, from_tick, from_snap, from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, late,
+                                       next_at, max_concurrency, release_interval, name)
+          select c.id, u.lane, '-infinity', g.first_seq, g.from_tick, g.from_snap, g.from_lo, g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi,
+                 case when not p_unread then g.to_hi
+                      when g.late is not null then lower(g.late) - 1
+                      else greatest(g.from_lo, g.first_seq - 1) end, case when p_unread then g.late end,
+                 p_now, h.max_concurrency, h.release_interval, u.name
+            from unnest(part, p_names[i : i + 999]) u (lane, name) left join headgate.channel h on h.consumer = c.id and h.lane = u.lane
+           where u.lane <> all(held)
+          on conflict (consumer, lane) do nothing returning lane)
+        select coalesce(array_agg(i.lane), '{}') into added from i;
+        exit;
+      exception when lock_not_available then
+        held := headgate.lanes_held(c.id, part);
+      end;
+    end loop;
+    if cardinality(added) < cardinality(part) then
+      left_out := left_out || array(select unnest(part) except select unnest(added));
+    end if;
   end loop;
-  return false;
+  return left_out;
+end $$;
+
+-- lanes_held(consumer id, lanes) -> those that other transactions hold by advisory locks.
+create or replace function headgate.lanes_held(p_consumer int, p_lanes bigint[]) returns bigint[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  numbers bigint[] := array(
+    select l.objid::bigint from pg_locks l
+     where l.locktype = 'advisory' and l.classid::bigint = p_consumer and l.pid is distinct from pg_backend_pid()
+       and l.database = (select d.oid from pg_database d where d.datname = current_database()));
+begin
+  return array(select u from unnest(p_lanes) u where u & 2147483647 = any(numbers));
+end $$;
+
+-- with_cursor(consumer id, lanes) -> those of the lanes that have a cursor. Each is looked up: joined, this would read all the consumer's cursors.
+create or replace function headgate.with_cursor(p_consumer int, p_lanes bigint[]) returns bigint[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  return array(
+    select u.lane from unnest(p_lanes) u (lane) cross join lateral (
+      select from headgate.cursor k where k.consumer = p_consumer and k.lane = u.lane limit 1) k);
 end $$;
 
 -- take_discovered(consumer, now, n) -> how many lanes were taken: gives up to n of those that were discovered a cursor, from one chosen by chance on, or leaves a note for
@@ -205,39 +249,41 @@ language plpgsql set search_path = pg_catalog, pg_temp
 declare
   start bigint := headgate.any_lane();
   mine bigint[];
+  done bigint[];
   g headgate.cursor;
   s record;
 begin
+  n := headgate.room_for_locks(n);
   mine := array(
-    select x.lane from headgate.discovered x
-     where x.consumer = c.id and x.lane >= start and pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int) order by x.lane limit n);
+    select x.lane from (
+      select d.lane from headgate.discovered d where d.consumer = c.id and d.lane >= start order by d.lane limit n + 1000) x
+     where pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int) limit n);
   if cardinality(mine) < n then
     mine := mine || array(
-      select x.lane from headgate.discovered x
-       where x.consumer = c.id and x.lane < start and pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int)
-       order by x.lane limit n - cardinality(mine));
+      select x.lane from (
+        select d.lane from headgate.discovered d where d.consumer = c.id and d.lane < start order by d.lane limit n + 1000) x
+       where pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int) limit n - cardinality(mine));
   end if;
   if mine = '{}' then return 0; end if;
   mine := array(select distinct u from unnest(mine) u);
   g := headgate.hold_gatherer(c);
   if g.consumer is null then return 0; end if;  -- the consumer is being moved
-  insert into headgate.wake (consumer, lane)
-    select c.id, u from unnest(mine) u where exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u);
+  insert into headgate.wake (consumer, lane) select c.id, u from unnest(headgate.with_cursor(c.id, mine)) u;
   -- the first word of a lane counts: what came later it reads after that
   for s in
     select min(x.first_seq) as first_seq, x.from_tick, x.to_tick, min(x.to_base) as to_base, min(x.from_lo) as from_lo, min(x.to_lo) as to_lo,
            min(x.to_hi) as to_hi, (array_agg(x.from_snap))[1] as from_snap, (array_agg(x.to_snap))[1] as to_snap, x.late, min(x.at) as at,
            array_agg(x.lane) as lanes, array_agg(x.name) as names
-      from (select distinct on (d.lane) d.* from unnest(mine) u (lane) join headgate.discovered d on d.consumer = c.id and d.lane = u.lane
-             order by d.lane, d.to_base, d.at) x
+      from unnest(mine) u (lane) cross join lateral (
+        select d.* from headgate.discovered d where d.consumer = c.id and d.lane = u.lane order by d.to_base, d.at limit 1) x
      group by x.from_tick, x.to_tick, x.late
   loop
     g.first_seq := s.first_seq; g.from_tick := s.from_tick; g.from_snap := s.from_snap; g.from_lo := s.from_lo;
     g.to_tick := s.to_tick; g.to_base := s.to_base; g.to_snap := s.to_snap; g.to_lo := s.to_lo; g.to_hi := s.to_hi; g.late := s.late;
     perform headgate.add_lanes(c, g, s.lanes, s.names, least(s.at, p_now), true);
   end loop;
-  delete from headgate.discovered x using unnest(mine) u (lane)
-   where x.consumer = c.id and x.lane = u.lane and exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane);
+  done := headgate.with_cursor(c.id, mine);
+  delete from headgate.discovered x where x.consumer = c.id and x.lane = any(done);
   return cardinality(mine);
 end $$;
 
@@ -290,7 +336,7 @@ create function headgate.gather_{stream}(c headgate.consumer, newest headgate.ti
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; strange bigint[]; later bigint[]; held bigint[]; places tid[]; n bigint; n_known int; last bigint; is_complete boolean := true;
+declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; strange bigint[]; strange_names text[]; later bigint[]; later_names text[]; held bigint[]; places tid[]; n bigint; n_known int; last bigint;
 begin
   if few is null then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
@@ -303,7 +349,6 @@ begin
     g := headgate.next_span(g, newest);
     if g.to_tick = was.to_tick then return; end if;
   end if;
-  was := g;
   if g.late is not null then  -- what late transactions left below the span
     select array_agg(x.lane), array_agg(x.name) into lanes, names from (
       select m.lane, min({name}) as name from unnest(g.late) r join headgate.message_{stream} m on m.seq >= lower(r) and m.seq < upper(r)
@@ -314,8 +359,7 @@ begin
     if few is not null and g.to_hi - g.pos > 10000 then
       select array_agg(x.lane), array_agg(x.name) into lanes, names
         from headgate.lanes_ahead_{stream}(g, g.pos, headgate.any_lane(), least(few * 4 + 50, 500)) x
-       where not exists (
-         select from headgate.cursor k where k.consumer = c.id and k.lane = x.lane and (k.next_at is not null or k.to_tick = g.to_tick));
+       where (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = x.lane and (k.next_at is not null or k.to_tick = g.to_tick) limit 1) is null;
     end if;
     if lanes is null then
       select array_agg(x.lane) filter (where x.fits), array_agg(x.name) filter (where x.fits), coalesce(sum(x.n), 0), max(x.last)
@@ -334,36 +378,33 @@ begin
   end if;
   if few is not null then
     -- lanes without a cursor that no other such transaction has just made, and idle ones
+    few := headgate.room_for_locks(few);
     select array_agg(x.lane), array_agg(x.name) into lanes, names from (
-      select u.lane, u.name from unnest(lanes, names) u (lane, name)
-       where not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_tick = g.to_tick))
-         and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = u.lane)
-         and pg_try_advisory_xact_lock(c.id, (u.lane & 2147483647)::int) limit few) x;
+      select y.* from (
+        select u.* from unnest(lanes, names) u (lane, name)
+         where (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_tick = g.to_tick) limit 1) is null
+           and (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is null offset 0) y
+       where pg_try_advisory_xact_lock(c.id, (y.lane & 2147483647)::int) limit few) x;
   end if;
   if lanes is not null then
+    if direct is not null then direct := headgate.room_for_locks(direct); end if;
     -- lane by lane: joined the other way around, this would read all the consumer's cursors
     select count(*), coalesce(array_agg(h.lane) filter (where few is not null or h.to_base < g.to_base), '{}') into n_known, known
       from unnest(lanes) u (lane) cross join lateral (
       select k.lane, k.to_base from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h;
-    strange := array(
-      select u.lane from unnest(lanes) u (lane)
-       where n_known < cardinality(lanes)
-         and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = u.lane)
-         -- what was discovered before begins further back, and reads on from there
-         and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = u.lane));
-    if direct is not null then
-      later := strange[direct + 1 :] || array(
-        select x from unnest(strange[: direct]) x where not pg_try_advisory_xact_lock(c.id, (x & 2147483647)::int));
-      if later <> '{}' then
-        insert into headgate.discovered (consumer, lane, name, at, first_seq, from_tick, from_lo, to_tick, to_base, to_lo, to_hi, from_snap, to_snap, late)
-          select c.id, u.lane, u.name, p_now, g.first_seq, g.from_tick, g.from_lo, g.to_tick, g.to_base, g.to_lo, g.to_hi, g.from_snap, g.to_snap, g.late
-            from unnest(lanes, names) u (lane, name) join unnest(later) x (lane) using (lane);
-        strange := array(select unnest(strange) except select unnest(later));
-      end if;
-      if cardinality(known) > direct then
-        insert into headgate.wake (consumer, lane) select c.id, u from unnest(known[direct + 1 :]) u;
-        known := known[: direct];
-      end if;
+    -- (each is looked up, and whether it goes in now is said with it: joins are nested loops here, over whatever the planner takes for small)
+    select coalesce(array_agg(x.lane) filter (where x.is_now), '{}'), array_agg(x.name) filter (where x.is_now),
+           coalesce(array_agg(x.lane) filter (where not x.is_now), '{}'), array_agg(x.name) filter (where not x.is_now)
+      into strange, strange_names, later, later_names from (
+      select y.*, direct is null or (y.nth <= direct and pg_try_advisory_xact_lock(c.id, (y.lane & 2147483647)::int)) as is_now from (
+        select u.lane, u.name, row_number() over () as nth from unnest(lanes, names) u (lane, name)
+         where n_known < cardinality(lanes)
+           and (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) is null
+           -- what was discovered before begins further back, and reads on from there
+           and (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is null) y offset 0) x;
+    if cardinality(known) > direct then
+      insert into headgate.wake (consumer, lane) select c.id, u from unnest(known[direct + 1 :]) u;
+      known := known[: direct];
     end if;
     if known <> '{}' then  -- those that are on this tick already have nothing to be told, and are needed by others
       select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(known) u (lane) cross join lateral (
@@ -376,20 +417,18 @@ begin
       end if;
     end if;
     if strange <> '{}' then
-      select headgate.add_lanes(c, g, array_agg(u.lane), array_agg(u.name),
-                                case when few is null and direct is null then p_now else '-infinity' end, true) into is_complete
-        from unnest(lanes, names) u (lane, name) join unnest(strange) x (lane) using (lane);
+      held := headgate.add_lanes(c, g, strange, strange_names, case when few is null and direct is null then p_now else '-infinity' end, true);
+      select later || array_agg(u.lane), later_names || array_agg(u.name) into later, later_names
+        from unnest(strange, strange_names) u (lane, name) where u.lane = any(held);
+    end if;
+    if later <> '{}' and few is null then
+      insert into headgate.discovered (consumer, lane, name, at, first_seq, from_tick, from_lo, to_tick, to_base, to_lo, to_hi, from_snap, to_snap, late)
+        select c.id, u.lane, u.name, p_now, g.first_seq, g.from_tick, g.from_lo, g.to_tick, g.to_base, g.to_lo, g.to_hi, g.from_snap, g.to_snap, g.late
+          from unnest(later, later_names) u (lane, name);
     end if;
   end if;
   if few is not null then return; end if;
-  if not is_complete then  -- an open transaction may still undo a lane: begin here again, though with what is new by then
-    g := was;
-    if g.late is null then
-      select newest.id, newest.base, newest.snap, newest.lo, newest.hi into g.to_tick, g.to_base, g.to_snap, g.to_lo, g.to_hi where newest.id > g.to_base and newest.reborn is null
-        and not exists (select from headgate.tick t where t.stream = {stream} and t.id > g.to_base and (t.late is not null or t.reborn is not null));
-      if not found then g := was; end if;
-    end if;
-  elsif g.late is not null then
+  if g.late is not null then
     g.late := null; g.pos := g.from_lo;
   else
     g.pos := case when n < 100000 then g.to_hi else last end;
@@ -408,7 +447,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
 create function headgate.lanes_ahead_{stream}(g headgate.cursor, p_after bigint, p_start bigint, n int) returns table (lane bigint, name text)
 language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
   first bigint;  -- of the segment that is looked at: those before need not be opened
   at bigint := p_start - 1;
@@ -426,9 +465,11 @@ begin
     end if;
     exit when has_turned and p_start > 0 and at >= p_start;
     lane := at;
-    if exists (select from headgate.message_{stream} m
-                where (m.lane, m.seq) > (at, p_after) and (m.lane, m.seq) <= (at, g.to_hi) and m.seq > p_after and m.seq <= g.to_hi
-                  and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)) then
+    -- (in this order, so that no planner goes through the span by seq)
+    if (select m.seq from headgate.message_{stream} m
+         where (m.lane, m.seq) > (at, p_after) and (m.lane, m.seq) <= (at, g.to_hi) and m.seq > p_after and m.seq <= g.to_hi
+           and pg_visible_in_snapshot(m.xid, g.to_snap) and not pg_visible_in_snapshot(m.xid, g.from_snap)
+         order by m.lane, m.seq limit 1) is not null then
       return next;
     end if;
   end loop;

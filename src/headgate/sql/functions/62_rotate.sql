@@ -78,7 +78,6 @@ declare
         perform headgate.gather_{stream}(c, public, t0, null, null);
       else
         perform headgate.gather_{stream}(c, public, t0, null, headgate.lanes_to_wake(c, t0, want));
-        has_discovered := true;
       end if;
       exit when clock_timestamp() > t0 + interval '300 milliseconds'
         or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1 and k.pos = g_pos and k.to_tick = g_tick);
@@ -100,7 +99,7 @@ declare
       select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
        where headgate.may_claim(c, k.lane, p_worker);
     end if;
-    if places is null and has_discovered and tries < 8 then
+    if places is null and tries < 8 and (has_discovered or behind) and exists (select from headgate.discovered x where x.consumer = c.id) then
       perform headgate.take_discovered(c, t1, headgate.lanes_of_batch(want));
       tries := tries + 1;
       continue;
