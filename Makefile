@@ -12,11 +12,13 @@ endif
 # Passed on to pytest: make test ARGS="-k receive -x"
 ARGS ?=
 
+MINUTES ?= 60
+
 .DEFAULT_GOAL := help
-.PHONY: help run test soak lint sync docs bench clean
+.PHONY: help run test soak torture lint sync docs bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
 
 run: $(INSTALLED) ## Start Headgate on its embedded PostgreSQL
 	$(BIN)/headgate up
@@ -26,6 +28,9 @@ test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-
 
 soak: $(INSTALLED) ## Run the long tests: minutes of stress, a million messages, many random histories
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+torture: $(INSTALLED) ## Run random histories of concurrent sessions for an hour (MINUTES=5, PG=15)
+	$(BIN)/headgate torture --minutes $(MINUTES) $(if $(PG),--postgres /usr/lib/postgresql/$(PG)/bin) $(ARGS)
 
 lint: $(INSTALLED) ## Check style, types, layers and the generated sync client
 	$(BIN)/ruff check

@@ -1,14 +1,15 @@
-"""Random histories of sessions that do whatever they like to one stream; see tests/histories."""
+"""Random histories of sessions that do whatever they like to one stream; see `headgate torture`."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from histories.check import judge
-from histories.run import run
-from histories.story import tell
-from histories.world import PRESETS
+
+from headgate.torture.check import judge
+from headgate.torture.presets import PRESETS
+from headgate.torture.run import run
+from headgate.torture.story import tell
 
 # One of each kind; all presets are run by test_long_history.
 SHORT = [("plain", 1), ("keys", 1), ("many-channels", 1), ("seeks", 1), ("storage-lanes", 1), ("upsert", 1)]
@@ -29,7 +30,7 @@ def test_fresh_history(database_url: str) -> None:
     """Another one on each run; what fails says how to repeat it."""
     seed = random.SystemRandom().randrange(1, 1_000_000)
     preset = random.Random(seed).choice(sorted(PRESETS))
-    print(f"python -m histories --preset {preset} --seed {seed}")
+    print(f"headgate torture {preset} --seed {seed}")
     passes(database_url, preset, seed, 5)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from histories.check import judge
-from histories.record import (
+
+from headgate.torture.check import judge
+from headgate.torture.presets import Preset, plan
+from headgate.torture.record import (
     COMMITTED,
     OPEN,
     ROLLED_BACK,
@@ -19,7 +21,6 @@ from histories.record import (
     Transaction,
     Wait,
 )
-from histories.world import Preset, plan
 
 ACK_WAIT = 1.0
 PLAIN = Preset("test", (plan("c", ack_wait=ACK_WAIT),))

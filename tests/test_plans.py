@@ -158,7 +158,8 @@ def test_ack_deletes_by_the_primary_key(explained: Explained, consumer: str, who
         [(acked, stale)], found = explained.run("select * from headgate.ack('s', %s, %s)", consumer, ids)
         assert (acked, stale) == (BATCH, 0)
     assert_only_indexes(found)
-    assert {n.index for n in scans(found, "delivery")} == {"delivery_pkey"}
+    # (found there, then deleted by their place)
+    assert {n.index for n in scans(found, "delivery") if n.kind != "Tid Scan"} == {"delivery_pkey"}
     assert scans(found, "message_1", "cursor") == []
     assert found[-1].buffers <= 150
 

@@ -1,4 +1,4 @@
-"""Running and looking after a database: up, migrate, maintain, doctor, bench, completion."""
+"""Running and looking after a database: up, migrate, maintain, doctor, bench, torture, completion."""
 
 from __future__ import annotations
 
@@ -169,6 +169,29 @@ def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
     from headgate.bench import command as benchmarks
 
     return benchmarks.bench(args, say=say, talk=talk, watch=lambda names: each(names, "bench"))
+
+
+@command(app, "torture")
+@click.argument("names", nargs=-1, metavar="[PRESET]...")
+@click.option("--seed", type=click.IntRange(1), metavar="N", help="Of the first history. Default: one by chance.")
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="So many seeds of each preset.")
+@click.option("--minutes", type=float, metavar="M", help="One seed after the other for so long, instead of --count.")
+@click.option("--seconds", type=float, default=6.0, show_default=True, help="How long each history lasts.")
+@click.option("--postgres", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
+              help="The programs of the temporary PostgreSQL: another version, for example.")  # fmt: skip
+def torture(call: Call, names: tuple[str, ...], **options: object) -> int:
+    """Have sessions do whatever they like to a stream, and judge what they were told; exit with 1 when it was wrong.
+
+    They send, receive, settle, seek, alter and maintain, inside open transactions of every isolation level and outside.
+    What is lost, delivered twice, out of order, stuck or refused without a reason is told as a story, with the seed.
+    The database is a temporary one; with --database it is one of its own on that server. PRESETs: all, or those named.
+    """
+    args = argparse.Namespace(names=names, json=call.json, database=call.named_url, **options)
+    from headgate.torture import command as tortures  # here: no other command needs it
+
+    if unknown := tortures.unknown(names):
+        raise click.UsageError(unknown)
+    return FAILED if tortures.torture(args, say=say, talk=talk) else OK
 
 
 @command(app, "completion", database=False)

@@ -104,7 +104,8 @@ declare
       get diagnostics got = row_count;
       if got < cardinality(acks) then perform headgate.settle_surely(c, acks); end if;  -- the others: stale, or held by somebody
     else
-      perform headgate.settle_surely(c, acks);
+      select s.stale into got from headgate.settle(c, acks) s;
+      if got > 0 then perform headgate.settle_surely(c, acks); end if;
     end if;
   end if;
   if c.paused then return; end if;

@@ -34,7 +34,8 @@ declare
         end if;
       end if;
     else
-      perform headgate.settle_surely(c, acks);
+      select s.stale into got from headgate.settle(c, acks) s;
+      if got > 0 then perform headgate.settle_surely(c, acks); end if;
     end if;
   end if;
   if c.paused then return; end if;

@@ -222,26 +222,102 @@ exception when lock_not_available or deadlock_detected then
 end $$;
 
 -- settle(consumer, ack_ids) -> how many messages were acked, how many ack_ids were stale. In ordered consumers leaves a note for
--- keys that have messages waiting. Locks as take_out; writes delivery, departed, wake.
+-- keys that have messages waiting. The usual case goes first, in one statement: all of a delivery, by its own name or by those of its messages in
+-- their order, and nobody else has touched it (xmax). Locks as take_out; writes delivery, departed, wake.
 create or replace function headgate.settle(c headgate.consumer, p_acks text[], out acked int, out stale int)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   until timestamptz := clock_timestamp() + interval '200 milliseconds';  -- for all that others hold
+  is_fixed boolean := current_setting('transaction_isolation') in ('repeatable read', 'serializable');
   a record;
+  r record;
   d headgate.delivery;
+  given int := 0;
+  whole text[] := '{}';
+  l bigint;
+  i bigint;
+  s bigint[];
 begin
   acked := 0; stale := 0;
-  for a in select * from headgate.parse_acks(p_acks) loop
-    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until);
-    acked := acked + coalesce(cardinality(d.seqs), 0);
-    stale := stale + case when d.seqs = a.seqs then 0 else headgate.stale_of(a.seqs, a.given, d.seqs) end;
-    continue when d.id is null or d.seqs = '{}';
-    if a.seqs is null then  -- those of the delivery that another open transaction is settling
-      stale := stale + (select count(*)::int from headgate.in_flight f where f.consumer = c.id and f.lane = a.lane and f.delivery = a.delivery);
+  if cardinality(p_acks) = 1 and p_acks[1] ~ '^[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?$' then  -- without the rest, which costs more
+    l := split_part(p_acks[1], '.', 1); i := split_part(p_acks[1], '.', 2); s := array[nullif(split_part(p_acks[1], '.', 3), '')::bigint];
+    if s[1] is null then s := null; end if;
+    if not is_fixed then
+      delete from headgate.delivery x where x.ctid = (
+        select y.ctid from headgate.delivery y
+         where y.consumer = c.id and y.lane = l and y.id = i and y.xmax = '0'::xid and (s is null or y.seqs = s) for update skip locked)
+        returning x.* into d;
     end if;
-    if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
-    if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
+    if d.id is null then
+      select p.acked, p.stale into settle.acked, settle.stale from headgate.settle_part(c, l, i, s, 1, until) p;
+      return;
+    end if;
+    acked := cardinality(d.seqs);
+    whole := p_acks;
+    if c.ordered then perform headgate.leave_notes(c, l, d.keys); end if;
+    if l >= 144115188075855872 then perform headgate.note_lane(c, l); end if;
+  elsif not is_fixed then
+    for r in
+      delete from headgate.delivery x
+       using (select h.place, p.given from headgate.parse_acks(p_acks) p cross join lateral (
+                select y.ctid as place from headgate.delivery y
+                 where y.consumer = c.id and y.lane = p.lane and y.id = p.delivery and y.xmax = '0'::xid
+                   and (p.seqs is null or y.seqs = p.seqs) limit 1 for update skip locked) h offset 0) h
+       where x.ctid = h.place
+       returning x.lane, x.id, x.keys, cardinality(x.seqs) as n, h.given
+    loop
+      acked := acked + r.n;
+      given := given + r.given;
+      whole := whole || (r.lane || '.' || r.id);
+      if c.ordered then perform headgate.leave_notes(c, r.lane, r.keys); end if;
+      if r.lane >= 144115188075855872 then perform headgate.note_lane(c, r.lane); end if;
+    end loop;
+  end if;
+  -- (what had departed after all: who held it was gone before this looked, or a vacuum forgot that)
+  if whole <> '{}' and exists (select from headgate.departed x where x.consumer = c.id) then
+    acked := acked - headgate.forget_departed_of(c, whole);
+  end if;
+  if given >= cardinality(p_acks) or whole = p_acks then return; end if;
+  for a in select p.* from headgate.parse_acks(p_acks) p where p.lane || '.' || p.delivery <> all(whole) loop
+    select p.* into r from headgate.settle_part(c, a.lane, a.delivery, a.seqs, a.given, until) p;
+    acked := acked + r.acked;
+    stale := stale + r.stale;
   end loop;
+end $$;
+
+-- settle_part(consumer, lane, delivery, seqs, given, until) -> the same for some messages of one delivery (null: all), of which `given` ack_ids speak.
+create or replace function headgate.settle_part(
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_given int, p_until timestamptz, out acked int, out stale int)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  d headgate.delivery := headgate.take_out(c, p_lane, p_delivery, p_seqs, p_until);
+begin
+  acked := coalesce(cardinality(d.seqs), 0);
+  stale := case when d.seqs = p_seqs then 0 else headgate.stale_of(p_seqs, p_given, d.seqs) end;
+  if acked = 0 then return; end if;
+  if p_seqs is null then  -- those of the delivery that another open transaction is settling
+    stale := stale + (
+      select count(*)::int from headgate.in_flight f where f.consumer = c.id and f.lane = p_lane and f.delivery = p_delivery);
+  end if;
+  if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
+  if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
+end $$;
+
+-- forget_departed_of(consumer, deliveries) -> how many messages of these deliveries, which are deleted, had departed before. Writes departed.
+create or replace function headgate.forget_departed_of(c headgate.consumer, p_deliveries text[]) returns int
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  a record;
+  n int;
+  total int := 0;
+begin
+  for a in select * from headgate.parse_acks(p_deliveries) loop
+    delete from headgate.departed x where x.consumer = c.id and x.lane = a.lane and x.delivery = a.delivery;
+    get diagnostics n = row_count;
+    total := total + n;
+  end loop;
+  return total;
 end $$;
 
 -- settle_surely(consumer, ack_ids): settles what a receive was told to, which answers nothing about it. So what another open transaction holds, a

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from histories.reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, names, written
-from histories.record import Event, History
-from histories.upserts import older_version, wrong_append, wrong_value
-from histories.waiting import stalled, stopped
-from histories.world import Preset
+from .presets import Preset
+from .reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, names, written
+from .record import Event, History
+from .upserts import older_version, wrong_append, wrong_value
+from .waiting import stalled, stopped
 
 LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from histories.reading import Finding, Log, Reading
-from histories.record import Event
+from .reading import Finding, Log, Reading
+from .record import Event
 
 
 def older_version(reading: Reading, log: Log) -> Iterator[Finding]:

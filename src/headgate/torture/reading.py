@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from histories.record import Event, History, Message, Sent
-from histories.world import ConsumerPlan, Preset
+from .presets import ConsumerPlan, Preset
+from .record import Event, History, Message, Sent
 
 FOREVER = float("inf")
 ACKING = ("ack", "receive")  # a receive acks what its worker has finished

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from histories.sessions import Session
-from histories.world import STREAM, named
+from .presets import STREAM, named
+from .sessions import Session
 
 
 class Operator(Session):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from histories.record import Message, Sent
-from histories.sessions import Session
-from histories.world import STREAM
+from .presets import STREAM
+from .record import Message, Sent
+from .sessions import Session
 
 
 class Worker(Session):

@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 
-from histories.operator import Maintainer, Operator
-from histories.record import Ending, History, Message, Wait
-from histories.sessions import Pool, Sender, Session
-from histories.worker import Worker
-from histories.world import STREAM, ConsumerPlan, Preset, set_up
+from .operators import Maintainer, Operator
+from .presets import STREAM, ConsumerPlan, Preset, set_up
+from .record import Ending, History, Message, Wait
+from .sessions import Pool, Sender, Session
+from .workers import Worker
 
 WATCH_EVERY = 0.05
 PATIENCE = 8.0  # of the drain, since something came last

@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from histories.reading import Finding, Log, Reading, Written, names
-from histories.record import Event, History, Transaction
+from .reading import Finding, Log, Reading, Written, names
+from .record import Event, History, Transaction
 
-MAY_WAIT = ("seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream")
-MAY_WAIT += ("pause", "resume", "set_channel")  # operators' calls wait for a while, and then say who is in the way
+# Operators' calls wait for a while, and then say who is in the way.
+MAY_WAIT = (
+    "seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream", "pause",
+    "resume", "set_channel",
+)  # fmt: skip
 LONGEST = 1.0
 LONGEST_OPERATOR = 10.0
 

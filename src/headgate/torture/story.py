@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from histories.reading import Finding, removes
-from histories.record import Event, History
+from .reading import Finding, removes
+from .record import Event, History
 
 LINES = 40
 ABOUT_ALL = ("seek", "redrive", "discard", "retry_now", "purge_dead", "set_lanes", "compact", "alter_consumer", "pause")
@@ -15,7 +15,7 @@ def tell(history: History, findings: list[Finding], stories: int = 3) -> str:
     """A summary, and the whole story of the first findings of each kind."""
     if not findings:
         return "  nothing wrong"
-    repeat = f"python -m histories --preset {history.preset} --seed {history.seed}"
+    repeat = f"headgate torture {history.preset} --seed {history.seed}"
     counts = Counter(f.check for f in findings)
     lines = [f"  {n} x {check}" for check, n in counts.most_common()] + [f"  again: {repeat}"]
     told: Counter[str] = Counter()
@@ -47,7 +47,7 @@ def concerns(event: Event, finding: Finding, seqs: set[int]) -> bool:
     if event.consumer is not None and event.consumer != finding.consumer:
         return False
     if event.kind in ABOUT_ALL and not event.problem:
-        return event.answer != 0
+        return bool(event.answer != 0)
     if event.kind == "maintain":
         return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
     if finding.check == "stopped":

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from histories.record import COMMITTED, FAILED, ROLLED_BACK, Event, History, Message, Sent, Transaction
-from histories.world import STREAM, Preset
+from .presets import STREAM, Preset
+from .record import COMMITTED, FAILED, ROLLED_BACK, Event, History, Message, Sent, Transaction
 
 ISOLATIONS = ("read committed", "read committed", "read committed", "repeatable read", "serializable")
 STATEMENT_TIMEOUT = "15s"
