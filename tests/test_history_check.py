@@ -528,3 +528,21 @@ def test_a_busy_receive_does_not_count(tale: Tale) -> None:
         if event.session == "w2" and event.kind == "receive":
             event.asked["n"] = len(event.answer)
     assert tale.found() == []
+
+
+LEASED = Preset("test", (plan("c", ack_wait=5.0, leased=True, lease_time=1.0),))
+
+
+@pytest.mark.parametrize(("beats", "is_wrong"), [((0.0, 0.8, 1.6), True), ((0.0, 1.6), False)])
+def test_a_worker_that_was_gone_has_lost_what_it_had(tale: Tale, beats: tuple[float, ...], is_wrong: bool) -> None:
+    """Coming back does not bring it back: what it then acks by a receive, which says nothing of it, may come again."""
+    tale.send(0.1, 1)
+    for at in beats:
+        tale.event("w1", "heartbeat", at)
+    acks = tale.receive(0.2, 1)
+    if not is_wrong:
+        again = tale.receive(1.3, 1, by="w2", attempt=2)
+        tale.event("w2", "nack", 1.4, (1, 0), acks=again, delay=0.5)
+    tale.event("w1", "receive", 1.8, [], n=10, acks=acks)
+    tale.ack(2.6, tale.receive(2.5, 1, by="w2", attempt=3), by="w2")
+    assert tale.found(LEASED) == (["delivered after its ack"] if is_wrong else [])

@@ -196,6 +196,44 @@ class TestASeq:
         assert drain(db, S, C) == ["5", "6", "7", "8"]
 
 
+def test_a_seek_beside_lanes_that_are_being_made(db: Db, other: Db, database_url: str) -> None:
+    """A lane that was made while the seek waited for the gatherer was out of its sight, and so was what came of it."""
+    call(db, "create_stream", S, lane_by="key")
+    call(db, "create_consumer", S, C)
+    send_batch(db, S, ["a1", "a2"], keys=["a", "a"])
+    first = receive(db, S, C, 2)
+    send_batch(db, S, ["b1", "b2"], keys=["b", "b"])
+    tick(db, S)
+    other.execute("select pg_sleep(0.01)")  # so that what follows is seen to be part of a longer transaction
+    assert datas(receive(other, S, C, 1)) == ["b1"]  # makes the lane
+    # what a seek waits for in one go takes longer than usual here, so that the others get in between
+    [(source,)] = db.execute("select pg_get_functiondef('headgate.hold_consumer'::regproc)").fetchall()
+    db.execute(source.replace("'20ms'", "'10s'"))
+    with (
+        psycopg.connect(database_url) as holder,
+        psycopg.connect(database_url) as late,
+        psycopg.connect(database_url, autocommit=True) as seeker,
+    ):
+
+        def waits_for(session: Db) -> bool:
+            blockers = value(db, "select pg_blocking_pids(%s)", seeker.info.backend_pid)
+            return bool(blockers == [session.info.backend_pid])
+
+        ack(holder, S, C, first[:1])
+        thread = threading.Thread(target=call, args=(seeker, "seek", S, C, "beginning"))
+        thread.start()
+        wait_until(lambda: waits_for(other))  # for the gatherer
+        late.execute("select pg_sleep(0.01)")
+        other.commit()
+        wait_until(lambda: waits_for(holder))  # for what it acks
+        assert datas(receive(late, S, C, 1)) == [], "the lane is the seek's"
+        holder.commit()
+        late.commit()
+        thread.join()
+    assert value(db, "select count(*) from headgate.delivery") == 0
+    assert drain(db, S, C) == ["a1", "a2", "b1", "b2"]
+
+
 def test_a_time_finds_a_message_whose_seq_was_drawn_before(db: Db, other: Db) -> None:
     """E27: drawn, then written after that time; ticks between the two know its seq as drawn."""
     call(db, "create_stream", S, lanes=1)

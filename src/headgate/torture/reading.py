@@ -194,14 +194,18 @@ class Reading:
             if e.happened and e.answered <= at and e.answer[1] == 0 and e.answered < deadline:
                 deadline = max(deadline, e.called + e.asked["by"])
         if self.plan.leased:
-            deadline = min(deadline, self.leased_until(event.session, at))
+            deadline = min(deadline, self.leased_until(event, at))
         return max(deadline, event.held_until if event.transaction else 0.0)
 
-    def leased_until(self, session: str, at: float) -> float:
-        """Until when a worker surely counts as alive, as far as its heartbeats before `at` tell."""
-        beats = [e for e in self.of("join_workers", "heartbeat") if e.session == session and e.happened]
-        known = max((e.called for e in beats if e.seen_by <= at), default=0.0)
-        return known + float(self.plan.settings.get("lease_time", 10.0))
+    def leased_until(self, receive: Event, at: float) -> float:
+        """Until when the worker surely counts as alive all the time since it received, as far as is known at `at`."""
+        lease_time = float(self.plan.settings.get("lease_time", 10.0))
+        beats = [e for e in self.of("join_workers", "heartbeat") if e.session == receive.session and e.happened]
+        until = max((e.called for e in beats if e.seen_by <= receive.called), default=0.0) + lease_time
+        for beat in sorted(beats, key=lambda e: e.seen_by):
+            if beat.seen_by <= min(until, at):  # one that comes too late does not bring back what it had
+                until = max(until, beat.called + lease_time)
+        return until
 
     def fellows(self, handed: Handed) -> list[Handed]:
         """The messages whose failure gives this one back: where order is kept, those of its key in its delivery."""

@@ -246,6 +246,8 @@ begin
     begin
       perform set_config('lock_timeout', '20ms', true);
       execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);
+      -- twice: lanes that were made while the first one waited are out of its sight. From then on none is made.
+      perform from headgate.cursor k where k.consumer = c.id order by k.lane for update;
       perform from headgate.cursor k where k.consumer = c.id order by k.lane for update;
       perform from headgate.delivery d where d.consumer = c.id order by d.lane, d.id for update;
       perform from headgate.parked p where p.consumer = c.id order by p.lane, p.seq for update;
