@@ -34,7 +34,7 @@ def end_segment(db: Db, stream: str = "s") -> dict[str, Any]:
     def is_closed() -> bool:
         tick(db, stream)
         db.execute("select headgate.prepare_storage()")
-        return bool(segment(db, id, stream)["state"] == "closed")
+        return bool(segment(db, id, stream)["state"] != "open")  # it may have been removed by now
 
     wait_until(is_closed)
     return segment(db, id, stream)

@@ -546,3 +546,57 @@ def test_a_worker_that_was_gone_has_lost_what_it_had(tale: Tale, beats: tuple[fl
     tale.event("w1", "receive", 1.8, [], n=10, acks=acks)
     tale.ack(2.6, tale.receive(2.5, 1, by="w2", attempt=3), by="w2")
     assert tale.found(LEASED) == (["delivered after its ack"] if is_wrong else [])
+
+
+@pytest.mark.parametrize(("at", "is_wrong"), [(0.5, True), (0.7, False)])
+def test_too_early(tale: Tale, at: float, is_wrong: bool) -> None:
+    tale.event("sender", "send", 0.1, [1], messages=[Sent(None, "data 1", delay=0.5)])
+    tale.ack(at + 0.1, tale.receive(at, 1))
+    assert tale.found() == (["too early"] if is_wrong else [])
+
+
+@pytest.mark.parametrize(("meanwhile", "is_wrong"), [("ack", True), ("retry_now", False)])
+def test_too_early_after_a_nack(tale: Tale, meanwhile: str, is_wrong: bool) -> None:
+    tale.send(0.1, 1)
+    tale.event("w1", "nack", 0.3, (1, 0), acks=tale.receive(0.2, 1), delay=0.5)
+    tale.event("operator", meanwhile, 0.4, (0, 0) if meanwhile == "ack" else 1, acks=[])
+    tale.ack(0.6, tale.receive(0.5, 1, attempt=2))
+    assert tale.found() == (["too early"] if is_wrong else [])
+
+
+CAPPED = Preset("test", (plan("c", ack_wait=ACK_WAIT, max_concurrency=2),))
+PACED = Preset("test", (plan("c", ack_wait=ACK_WAIT, release_interval=0.1),))
+
+
+@pytest.mark.parametrize(("acked_at", "is_wrong"), [(0.5, True), (0.3, False)])
+def test_over_max_concurrency(tale: Tale, acked_at: float, is_wrong: bool) -> None:
+    tale.send(0.1, 1, 2, 3)
+    first, second = tale.receive(0.2, 1), tale.receive(0.25, 2, by="w2")
+    tale.ack(acked_at, first)
+    tale.ack(0.6, [*second, *tale.receive(0.4, 3)])
+    assert tale.found(CAPPED) == (["over max_concurrency"] if is_wrong else [])
+
+
+@pytest.mark.parametrize(("at", "is_wrong"), [(0.25, True), (0.35, False)])
+def test_over_release_interval(tale: Tale, at: float, is_wrong: bool) -> None:
+    tale.send(0.1, 1, 2)
+    acks = tale.receive(0.2, 1) + tale.receive(at, 2)
+    tale.ack(0.5, acks)
+    assert tale.found(PACED) == (["over release_interval"] if is_wrong else [])
+
+
+@pytest.mark.parametrize("stale", [0, 1])
+def test_acked_twice(tale: Tale, stale: int) -> None:
+    tale.send(0.1, 1)
+    acks = tale.receive(0.2, 1)
+    tale.ack(0.3, acks)
+    tale.ack(0.4, acks, stale=stale)
+    assert tale.found() == ([] if stale else ["acked twice"])
+
+
+@pytest.mark.parametrize(("seq", "is_wrong"), [(1, False), (2, True)])
+def test_another_messages_seq(tale: Tale, seq: int, is_wrong: bool) -> None:
+    tale.send(0.1, 1, 2, ids={1: "x", 2: "y"})
+    tale.event("sender", "send", 0.2, [seq], messages=[Sent(None, "data 1", id="x")])
+    tale.ack(0.4, tale.receive(0.3, 1, 2))
+    assert [c for c in tale.found() if c != "an id used twice"] == (["another message's seq"] if is_wrong else [])

@@ -170,6 +170,7 @@ def test_from_many_sessions_at_once(db: Db, database_url: str) -> None:
     over = threading.Event()
     failures: list[BaseException] = []
     done: dict[str, set[str]] = {"c": set(), "k": set()}
+    maybe: dict[str, set[str]] = {"c": set(), "k": set()}  # of acks some of which were too late
     sent: list[str] = []
     steps: list[int] = []
 
@@ -201,8 +202,9 @@ def test_from_many_sessions_at_once(db: Db, database_url: str) -> None:
             if turn % 10 == 3:
                 return  # it forgot them: they expire
             acked = got[: len(got) // 2] if turn % 10 == 6 else got
-            if acked and ack(own, S, consumer, acked) == (len(acked), 0):
-                done[consumer].update(m.data for m in acked)
+            if acked:
+                full = ack(own, S, consumer, acked) == (len(acked), 0)
+                (done if full else maybe)[consumer].update(m.data for m in acked)
 
         return work
 
@@ -224,7 +226,7 @@ def test_from_many_sessions_at_once(db: Db, database_url: str) -> None:
             return facts(db, S, consumer)["lag"] == 0
 
         wait_until(drained)
-        assert seen == set(sent)
+        assert seen <= set(sent) <= seen | maybe[consumer]
     assert value(db, "select sum(deadlocks) from pg_stat_database where datname = current_database()") == 0
 
 

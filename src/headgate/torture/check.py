@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from .pacing import over_cap, over_pace, too_early
 from .presets import Preset
 from .reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, names, written
 from .record import Event, History
@@ -21,7 +22,7 @@ Check = Callable[[Reading, Log], Iterator[Finding]]
 def judge(history: History, preset: Preset) -> list[Finding]:
     """Everything that is wrong with a history, in the order in which it showed."""
     log = written(history)
-    findings = [*errors(history), *sent_twice(history, preset, log), *stopped(history)]
+    findings = [*errors(history), *sent_twice(history, preset, log), *wrong_answers(history, log), *stopped(history)]
     for plan in preset.consumers:
         reading = Reading(history, preset, plan)
         for check in CHECKS:
@@ -198,6 +199,8 @@ def errors(history: History) -> Iterator[Finding]:
             continue
         if problem.state == "55P03" and problem.hint:
             continue
+        if problem.state == "57014" and "user request" in problem.text:  # an operator has cancelled it
+            continue
         said = [x for x in problem.text.splitlines() if x.startswith("DETAIL") or x == problem.text.splitlines()[0]]
         text = f"{event.session}'s {event.kind} at {event.called:.3f} answered {problem.state}: {' '.join(said)}"
         yield Finding("raw error", text, event.answered, event.consumer, tuple(event.seqs), (event,))
@@ -299,6 +302,29 @@ def sent_twice(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
             yield Finding("an id used twice", f"id {id} has messages {sorted(seqs)}", 0.0, None, tuple(sorted(seqs)))
 
 
+def wrong_answers(history: History, log: Log) -> Iterator[Finding]:
+    """A send was told that the message with its id is another one."""
+    for event in history.events:
+        if event.kind != "send" or not event.happened:
+            continue
+        for sent, seq in zip(event.asked["messages"], event.answer, strict=True):
+            if sent.id is not None and log[seq].sent.id != sent.id:
+                text = f"{event.session}'s send of id {sent.id} was answered {seq}, which has id {log[seq].sent.id}"
+                yield Finding("another message's seq", text, event.called, None, (seq,), (event,))
+
+
+def acked_twice(reading: Reading, log: Log) -> Iterator[Finding]:
+    """An ack_id for which two acks, both committed, were told that they were the one."""
+    for handed in reading.by_ack.values():
+        acks = [e for e in handed.settled if e.kind == "ack" and e.happened and e.answer[1] == 0]
+        acks = [e for e in acks if handed.message.ack_id in names(e)]
+        if len(acks) > 1:
+            text = (
+                f"{handed.message.ack_id} was acked at {', '.join(f'{e.called:.3f}' for e in acks)}, and none was stale"
+            )
+            yield Finding("acked twice", text, acks[1].called, reading.plan.name, (handed.message.seq,), tuple(acks))
+
+
 def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
     """An ack that was called stale although its messages were surely in the caller's hands."""
     for event in reading.of("ack"):
@@ -341,4 +367,8 @@ CHECKS: tuple[Check, ...] = (
     false_stale,
     wrong_append,
     stalled,
+    acked_twice,
+    too_early,
+    over_cap,
+    over_pace,
 )

@@ -41,7 +41,8 @@ def torture(args: argparse.Namespace, *, say: Callable[[Any], None], talk: Calla
         say(results)
     else:
         calls = sum(result["calls"] for result in results)
-        say(f"{len(results)} histories, {calls} calls, {found} findings")
+        histories_run = "1 history" if len(results) == 1 else f"{len(results)} histories"
+        say(f"{histories_run}, {calls} calls, {found} findings")
     return found
 
 

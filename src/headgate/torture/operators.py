@@ -7,6 +7,13 @@ from typing import Any
 from .presets import STREAM, named
 from .sessions import Session
 
+CANCEL = """
+select pg_cancel_backend(a.pid) from pg_stat_activity a
+ where a.datname = current_database() and a.state = 'active' and a.pid <> pg_backend_pid()
+   and a.application_name ~ '^(sender|worker|operator|maintainer)[0-9]'
+ order by random() limit 1
+"""
+
 
 class Operator(Session):
     """Maintains, seeks, alters: whatever the preset has weights for."""
@@ -46,6 +53,10 @@ class Operator(Session):
                 lambda: self.compact(""),
                 isolation="repeatable read",
             )
+
+    def cancel(self, consumer: str) -> None:
+        """Whatever somebody is just doing: it must leave nothing half done."""
+        self.call("cancel", CANCEL, [], lambda rows: len(rows))
 
     def set_lanes(self, consumer: str) -> None:
         n = self.random.choice((1, 2, 3, 5))

@@ -159,6 +159,18 @@ _ALL = [
         pace=0.1,
     ),
     Preset(
+        "capped",
+        (
+            plan("capped", ack_wait=0.5, max_concurrency=2),
+            plan("paced", order="key", ack_wait=0.5, max_concurrency=3, release_interval=0.02),
+        ),
+        {"lane_by": "channel"},
+        MAINTENANCE,
+        batch=2,
+        pace=0.1,
+        keys=4,
+    ),
+    Preset(
         "pending",
         (
             plan("free", ack_wait=0.5, max_ack_pending=10),
@@ -287,6 +299,9 @@ _ALL = [
         open=0.15,
         holds=LONG,
     ),
+    # calls that are cancelled in the middle
+    Preset("cancels", BOTH, {"lanes": 3}, MAINTENANCE | {"cancel": 20.0, "seek": 0.3}, operators=2),
+    Preset("cancels-channels", BOTH, {"lane_by": "channel"}, MAINTENANCE | {"cancel": 20.0, "seek": 0.3}, operators=2),
     # a caller who says that it is alone in its transaction, and is not
     Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.8, answers=0.4, open=0.7, pace=0.03, holds=LONG),
 ]

@@ -8,17 +8,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from .presets import STREAM, Preset
 from .record import COMMITTED, FAILED, ROLLED_BACK, Event, History, Message, Sent, Transaction
 
 ISOLATIONS = ("read committed", "read committed", "read committed", "repeatable read", "serializable")
 STATEMENT_TIMEOUT = "15s"
+IDLE, IN_TRANSACTION = TransactionStatus.IDLE, TransactionStatus.INTRANS
 
 
 class Pool:
@@ -122,15 +125,18 @@ class Session(threading.Thread):
         longest = self.random.choice(self.preset.holds)
         self.transaction = self.history.begin(self.name, isolation)
         self.steps = []
-        self.db.execute(sql.SQL("begin isolation level {}").format(sql.SQL(isolation)))
+        self.insist(sql.SQL("begin isolation level {}").format(sql.SQL(isolation)), IN_TRANSACTION)
         self.rest(self.random.choice((0.0, 0.005)))  # so that the first statement looks alone, or does not
         steps = script or (self.step,) * self.random.choice((1, 1, 2, 3, 4))
         failed = False
-        for step in steps:
-            failed = self.in_savepoint() if self.random.random() < 0.2 and not script else self.one_step(step)
-            if failed:
-                break
-            self.rest(longest / len(steps))
+        try:
+            for step in steps:
+                failed = self.in_savepoint() if self.random.random() < 0.2 and not script else self.one_step(step)
+                if failed:
+                    break
+                self.rest(longest / len(steps))
+        except psycopg.errors.QueryCanceled:  # not one of the calls that are written down, but what holds them together
+            failed = True
         self.end(before, FAILED if failed else ROLLED_BACK if self.random.random() < 0.3 else COMMITTED)
 
     def one_step(self, step: Callable[[], None]) -> bool:
@@ -159,9 +165,16 @@ class Session(threading.Thread):
         statement = "commit" if outcome == COMMITTED else "rollback"
         self.history.end(transaction, outcome, lambda: self.db.execute(statement))
         if transaction.outcome != COMMITTED:
+            self.insist(sql.SQL("rollback"), IDLE)
             self.restore(before)
         self.transaction = None
         self.steps = []
+
+    def insist(self, statement: sql.SQL | sql.Composed, status: TransactionStatus) -> None:
+        """Again and again, if it is cancelled, until the transaction is as it should be."""
+        while self.db.info.transaction_status != status:
+            with suppress(psycopg.errors.QueryCanceled):
+                self.db.execute(statement)
 
     def call(self, kind: str, query: str, values: list[Any], read: Callable[[list[Any]], Any], **asked: Any) -> Event:
         """One statement, written down."""

@@ -98,7 +98,9 @@ begin
     from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
   if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.is_open() then
     perform headgate.ensure_segments(s.id, n);
-    ending := headgate.segments_end(s.id);
+    ending := headgate.segments_known(s.id);
+  elsif pg_current_xact_id_if_assigned() is not null then  -- it may have sent before
+    ending := headgate.segments_known(s.id);
   end if;
   if s.one_message_per_key then
     return headgate.send_versions(s, datas, keys, headers, channels, delays, ids);
@@ -108,15 +110,15 @@ begin
     execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null, $9)', s.id)
       into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
   else
-    seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids);
+    seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids, ending);
   end if;
   return seqs;
 end $$;
 
--- send_once(…): the part of send_batch for messages with ids. Writes message_id, in id order; waits only for another
+-- send_once(…, end): the part of send_batch for messages with ids; `end`, where the segments end that the caller knows of. Writes message_id, in id order; waits only for another
 -- open transaction that sends the same id.
 create or replace function headgate.send_once(
-  s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], channels text[], delays interval[], ids text[]) returns bigint[]
+  s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], channels text[], delays interval[], ids text[], p_end bigint) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare seqs bigint[];
 begin
@@ -145,7 +147,7 @@ begin
   select array_agg(r.seq order by t.ord) into seqs
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
   perform headgate.reach_segments(s.id, max(q)) from unnest(seqs) q
-   having max(q) >= headgate.segments_end(s.id);
+   having max(q) >= p_end;
   execute format('select headgate.append_%s($1, $2, $3, k, d, h, c, w, q, null) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
                  'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)

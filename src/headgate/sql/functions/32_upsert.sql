@@ -149,7 +149,7 @@ declare
   seqs bigint[];
 begin
   execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null, $9)', s.id)
-    into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, headgate.segments_end(s.id);
+    into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, headgate.segments_known(s.id);
   perform headgate.remove_older(s, keys, seqs);
   return seqs;
 end $$;

@@ -95,6 +95,21 @@ begin
   end loop;
 end $$;
 
+-- segments_known(stream id) -> segments_end, as far as this session surely knows of it: one that has
+-- locked the parent before takes no notice of what others attach to it, until it locks something that
+-- is new to it. Locks the last segment's table ROW EXCLUSIVE.
+create or replace function headgate.segments_known(p_stream int) returns bigint
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare last record;
+begin
+  select g.id, g.end_seq into last from headgate.segment g
+   where g.stream = p_stream order by g.id desc limit 1;
+  if found then
+    execute format('lock table headgate.message_%s_%s in row exclusive mode', p_stream, last.id);
+  end if;
+  return last.end_seq;
+end $$;
+
 -- ensure_segments(stream id, n): room for n more messages and some ahead, unless another
 -- transaction is making some. Never waits. Locks the parent SHARE UPDATE EXCLUSIVE (NOWAIT); writes
 -- segment; DDL.

@@ -83,6 +83,7 @@ begin
     p_open := true;
   end if;
   last := headgate.newest_tick(p_stream);
+  if last.id is null then return null; end if;  -- the stream is being dropped
   if headgate.settled(last) and headgate.at_home() then return last; end if;
   t.hi0 := coalesce(p_hi0, headgate.last_seq(p_stream));  -- before this transaction has an id: locking a row gives it one
   if not p_open then
@@ -94,6 +95,7 @@ begin
   end if;
   if headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
   last := headgate.newest_tick(p_stream);
+  if last.id is null then return null; end if;
   if headgate.settled(last) then return last; end if;
   if not p_open then
     if not is_fresh and last.at between clock_timestamp() - interval '1 millisecond' and clock_timestamp() + interval '1 second' and last.reborn is null then return last; end if;
