@@ -115,6 +115,8 @@ QUICK: dict[str, Any] = {
     "longest_nack": 4.0,
     "holds": LONG,
 }
+# Segments that everybody is done with after a while, but for a few parked messages.
+STORED: dict[str, Any] = {"batch": 12, "maintainers": 1, "open": 0.15, "long_nack": 0.6, "nack": 0.08}
 BOTH = (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8))
 MORTAL = (plan("free", ack_wait=0.4, max_deliver=2), plan("ordered", order="key", ack_wait=0.5, max_deliver=2))
 
@@ -225,33 +227,21 @@ _ALL = [
         BOTH,
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3},
-        batch=12,
-        maintainers=1,
-        open=0.15,
-        long_nack=0.6,
-        nack=0.08,
+        **STORED,
     ),
     Preset(
         "storage-lanes",
         BOTH,
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "set_lanes": 0.7},
-        batch=12,
-        maintainers=1,
-        open=0.15,
-        long_nack=0.6,
-        nack=0.08,
+        **STORED,
     ),
     Preset(
         "storage-channels",
         BOTH,
         {"lane_by": "channel", "retain": "until_acked"} | SMALL_SEGMENTS,
         {"maintain": 6.0, "compact": 3.0, "seek": 0.7},
-        batch=12,
-        maintainers=1,
-        open=0.15,
-        long_nack=0.6,
-        nack=0.08,
+        **STORED,
     ),
     Preset(
         "compaction",

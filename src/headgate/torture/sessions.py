@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -67,7 +68,7 @@ class Pool:
         return [m for _, m in taken]
 
 
-class Session(threading.Thread):
+class Session(threading.Thread, ABC):
     """What all sessions share: a connection, transactions around what they do, and the record of it."""
 
     def __init__(self, name: str, url: str, preset: Preset, history: History, pool: Pool, seconds: float) -> None:
@@ -87,8 +88,9 @@ class Session(threading.Thread):
 
     # what a kind of session does, and what it must forget when that is taken back
 
+    @abstractmethod
     def step(self) -> None:
-        raise NotImplementedError
+        """One thing that it does, as chance has it."""
 
     def prepare(self) -> None:
         """Before a transaction begins."""

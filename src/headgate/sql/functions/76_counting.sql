@@ -1,0 +1,187 @@
+-- Numbers that people see: what is unread, how far a consumer is, how large a stream.
+
+-- unread_count(consumer, n) -> how many messages the consumer has still to come to: counted when there are at most n (before
+-- its filter), and otherwise an estimate (exact = false), so that a large backlog is never scanned: of each lane, as many as
+-- would come if they went on as densely as the first n / lanes.
+create or replace function headgate.unread_count(c headgate.consumer, n int default 10000, out count bigint, out exact boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare looked bigint; sample int;
+begin
+  if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
+    select * into unread_count.count, unread_count.exact from headgate.unread_named(c, n);
+    return;
+  end if;
+  execute format($q$
+    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
+      select m.key from headgate.cursor k cross join lateral (
+        select m.key from headgate.message_%1$s m
+         where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
+         order by m.lane, m.seq limit $2 + 1) m
+       where k.consumer = ($1).id limit $2 + 1) x $q$, c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+    into looked, count using c, n;
+  exact := looked <= n;
+  if exact then return; end if;
+  select greatest(n / s.lanes, 100) into sample from headgate.stream s where s.id = c.stream;
+  execute format($q$
+    select sum(case when x.looked < $2 then x.passed else x.passed * ($3 - u.used)::float8 / (headgate.used_seqs(%1$s, x.last) - u.used) end)::bigint
+      from headgate.cursor k cross join lateral (
+        select r.start, headgate.used_seqs(%1$s, r.start) as used from greatest(headgate.read_up_to(%1$s, k), $4) r (start)) u cross join lateral (
+        select count(*) as looked, count(*) filter (where ($1).pattern is null or m.key ~ ($1).pattern) as passed, max(m.seq) as last from (
+          select m.key, m.seq from headgate.message_%1$s m
+           where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %2$s
+           order by m.lane, m.seq limit $2) m) x
+     where k.consumer = ($1).id $q$, c.stream, headgate.unread_sql('k'))
+    into count using c, sample, headgate.used_seqs(c.stream, headgate.last_seq(c.stream)), lower(headgate.log_ranges(c.stream)) - 1;
+end $$;
+
+-- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have still to come to, and what the gatherer has.
+-- The estimate: as many lanes as are awake, each like the first 200 of them.
+create or replace function headgate.unread_named(c headgate.consumer, n int, out count bigint, out exact boolean)
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare looked bigint; g headgate.cursor;
+begin
+  select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+  execute format($q$
+    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
+      (select m.key from (
+         select k.* from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null
+         union all
+         select k.* from headgate.told_lanes(($1).id) k) k cross join lateral (
+        select m.key from headgate.message_%1$s m
+         where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
+         order by m.lane, m.seq limit $2 + 1) m limit $2 + 1)
+      union all
+      (select m.key from headgate.message_%1$s m
+        where m.seq > headgate.read_up_to(%1$s, $3) and %4$s
+          and not exists (select from headgate.discovered x where x.consumer = ($1).id and x.lane = m.lane)
+          and not exists (select from headgate.wake w where w.consumer = ($1).id and w.lane = m.lane)
+          and not exists (select from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane
+                             and (k.next_at is not null or not %3$s)) limit $2 + 1)) x $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'), headgate.unread_sql('($3)'))
+    into looked, count using c, n, g;
+  exact := looked <= n;
+  if exact then return; end if;
+  execute format($q$
+    select (coalesce(avg(x.n), 0) * (select count(*) from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null))::bigint
+      from (select * from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null limit 200) k
+     cross join lateral (select count(*) as n from (
+        select from headgate.message_%1$s m
+         where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
+           and (($1).pattern is null or m.key ~ ($1).pattern) limit 1000) y) x $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k')) into count using c;
+  count := greatest(n, count, headgate.last_seq(c.stream) - g.to_hi);
+end $$;
+
+-- floor_of(consumer) -> everything at or below is done for it.
+create or replace function headgate.floor_of(c headgate.consumer) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
+begin
+  -- What retention has removed holds nobody; a lane without messages behind its cursor does not hold the floor; what late
+  -- transactions may have written does. Of named lanes in the middle of a span there may be any number: their messages are
+  -- not looked for.
+  execute format($q$
+    select least(
+      (select greatest(least(x.lowest, (select min(lower(t.late)) - 1 from headgate.tick t
+                                         where t.stream = %1$s and t.late is not null and t.id > x.base)), $3)
+         from (select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1) as lowest, min(k.to_base) as base
+                 from headgate.cursor k
+                where k.consumer = $1 and k.lane >= 144115188075855872 and k.next_at is not null and k.pos < k.to_hi) x
+        where x.base is not null),
+      (select min(case when m.found is not null then u.start else greatest(u.start, $2) end)
+         from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
+         left join lateral (
+           select 1 as found from headgate.message_%1$s m
+            where k.lane >= 0 and (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
+              and m.seq > u.start and %3$s order by m.lane, m.seq limit 1) m on true
+        where k.consumer = $1 and k.lane >= 0
+          and case when k.lane < 144115188075855872 then true else k.next_at is not null and k.pos >= k.to_hi end),
+      (select case when min(x.from_lo) is not null
+                   then greatest(min(greatest(least(x.from_lo, lower(x.late) - 1), x.first_seq - 1)), $3) end
+         from headgate.discovered x
+        where x.consumer = $1 and not exists (select from headgate.cursor o where o.consumer = $1 and o.lane = x.lane)),
+      (select min(u.start) from headgate.noted_lanes($1) k cross join lateral greatest(%2$s, $3) u (start)
+        where exists (
+          select from headgate.message_%1$s m
+           where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s)),
+      (select case when exists (select from headgate.message_%1$s m where m.seq > u.start and %3$s)
+                   then u.start else greatest(u.start, $2) end
+         from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
+        where k.consumer = $1 and k.lane = -1)) $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+    into r using c.id, newest.lo, lower(headgate.log_ranges(c.stream)) - 1;
+  return least(r, (select min(f) from unnest(newest.late_from) f), (select min(f.seq) - 1 from headgate.in_flight f where f.consumer = c.id),
+                  (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
+end $$;
+
+-- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the last seconds. What compaction has kept
+-- counts.
+create or replace function headgate.stream_facts(p_stream int, out messages bigint, out exact boolean, out bytes bigint,
+  out oldest timestamptz, out newest timestamptz, out last_seq bigint, out rate float8)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare t headgate.tick; n headgate.tick; kept bigint; kept_since timestamptz;
+begin
+  last_seq := headgate.last_seq(p_stream);
+  execute format('select (select created_at from headgate.message_%1$s order by seq limit 1), (select created_at from headgate.message_%1$s order by seq desc limit 1), '
+                 '(select count(*) from (select from headgate.message_%1$s limit 10001) x)', p_stream) into oldest, newest, messages;
+  exact := messages <= 10000;
+  if not exact then
+    -- segments were counted as they closed; of those still written, all seqs that were drawn
+    select greatest(stream_facts.messages, sum(coalesce(g.messages, greatest(least(last_seq + 1, g.end_seq) - g.first_seq - g.skipped, 0)))::bigint) into messages
+      from headgate.segment g where g.stream = p_stream and g.state <> 'dropped';
+  end if;
+  select sum(pg_total_relation_size(i.inhrelid)) into bytes from pg_inherits i where i.inhparent = ('headgate.message_' || p_stream)::regclass;
+  execute format('select (select count(*) from (select from headgate.kept_%1$s limit 10001) x), '
+                 '(select created_at from headgate.kept_%1$s order by seq limit 1)', p_stream) into kept, kept_since;
+  if kept > 0 then
+    if kept > 10000 then  -- as the last vacuum or analyze counted them
+      exact := false;
+      select greatest(kept, r.reltuples::bigint) into kept from pg_class r where r.oid = ('headgate.kept_' || p_stream)::regclass;
+    end if;
+    messages := messages + kept;
+    oldest := least(oldest, kept_since);
+    bytes := bytes + pg_total_relation_size(('headgate.kept_' || p_stream)::regclass);
+  end if;
+  -- an estimate: sequence numbers that went by in about the last ten seconds
+  n := headgate.newest_tick(p_stream);
+  select * into t from headgate.tick k where k.stream = p_stream and k.at <= clock_timestamp() - interval '10 seconds' order by k.id desc limit 1;
+  rate := case when t.id is null then null else greatest(headgate.used_seqs(p_stream, last_seq) - headgate.used_seqs(p_stream, t.hi), 0) / extract(epoch from clock_timestamp() - t.at) end;
+end $$;
+
+-- dead_count(consumer) -> how many dead letters it has.
+create or replace function headgate.dead_count(c headgate.consumer) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare d int; n bigint := 0;
+begin
+  select id into d from headgate.stream s where s.dead_of = c.stream;
+  if found then
+    execute format('select count(*) from headgate.message_%s m where left(m.headers ->> ''source_consumer'', 60) = $1', d) into n using c.name;
+  end if;
+  return n;
+end $$;
+
+-- oldest_unacked(consumer) -> when the oldest message that it has not finished was sent; null when there is none.
+create or replace function headgate.oldest_unacked(c headgate.consumer) returns timestamptz
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare r timestamptz; floor bigint;
+begin
+  if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then  -- any number of lanes: the first one that may be unfinished
+    floor := headgate.floor_of(c);
+    if floor >= headgate.last_seq(c.stream) then return null; end if;
+    execute format('select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', c.stream) into r using floor;
+    return r;
+  end if;
+  execute format($q$
+    select min(x.created_at) from (
+      select m.created_at from headgate.cursor k cross join lateral (
+        select m.created_at from headgate.message_%1$s m
+         where (m.lane, m.seq) > (k.lane, headgate.read_up_to(($1).stream, k)) and (m.lane, m.seq) < (k.lane + 1, 0)
+           and headgate.unread(k, m.seq, m.xid)
+           and (($1).pattern is null or m.key ~ ($1).pattern) order by m.lane, m.seq limit 1) m where k.consumer = ($1).id
+      union all
+      select m.created_at from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m where m.seq = least(
+        (select min(f.seq) from headgate.in_flight f where f.consumer = ($1).id),
+        (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$, c.stream) into r using c;
+  return r;
+end $$;
