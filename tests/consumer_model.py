@@ -39,6 +39,7 @@ class Consumer:
     keys: dict[int, str | None]
     commits: dict[int, int]
     paused: bool = False
+    first: int = 0  # after a seek to a seq nothing below it comes, however late it is committed
     now: float = 0
     waiting: dict[int, Waiting] = field(default_factory=dict)
     flying: dict[str, Delivery] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class Consumer:
     handed: list[str] = field(default_factory=list)  # every ack_id ever given
 
     def passes(self, seq: int) -> bool:
-        return self.filter is None or (self.keys[seq] or "").startswith("a.")
+        return seq >= self.first and (self.filter is None or (self.keys[seq] or "").startswith("a."))
 
     def held(self, seq: int) -> str | None:
         return self.keys[seq] if self.ordered else None

@@ -96,6 +96,31 @@ class TestShares:
         assert beat(db, "w19") == []
         assert beat(db, "w16") == free
 
+    def test_leave_while_a_heartbeat_is_open(self, db: Db, database_url: str) -> None:
+        """It says what is in the way, not only that something is."""
+        join(db, "a")
+        with psycopg.connect(database_url) as other:
+            beat(other, "a")
+            with pytest.raises(psycopg.errors.LockNotAvailable, match='worker "a"') as caught:
+                leave(db, "a")
+            assert "repeat the call" in (caught.value.diag.message_hint or "")
+        assert leave(db, "a") == LANES
+
+    def test_giving_back_while_another_takes(self, db: Db, database_url: str) -> None:
+        """One that left and joins again gives lanes back which an open transaction is just taking."""
+        join(db, "a")
+        with psycopg.connect(database_url) as sharing, psycopg.connect(database_url) as taking:
+            sharing.execute("select from headgate.lease for update")
+            assert leave(db, "a") == 0  # they are its own no more, but say so still
+            sharing.rollback()
+            sharing.execute("select from headgate.lease where slot = -1 for update")
+            assert beat(taking, "b") == list(range(LANES))
+            sharing.rollback()
+            beat(db, "c")
+            start = time.monotonic()
+            assert beat(db, "a") == list(range(LANES // 2))
+            assert time.monotonic() - start < 1
+
     def test_leave_hands_over_at_once(self, db: Db) -> None:
         for name in ("a", "b", "a", "b"):
             beat(db, name)

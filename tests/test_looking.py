@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from calls import Db, ack, call, column, facts, nack, pass_time, receive, send, send_batch, tick, value
+from calls import Db, ack, call, column, facts, nack, pass_time, receive, same_lane_keys, send, send_batch, tick, value
 from databases import new_database
 from plans import Explained, Statement
 
@@ -411,3 +411,30 @@ class TestHeartbeats:
             call(other, "heartbeat", S, C, "w")
             with pytest.raises(psycopg.errors.LockNotAvailable, match="another call of the worker"):
                 call(db, "heartbeat", S, C, "w")
+
+
+def test_the_floor_does_not_go_back_when_a_lane_wakes_up(db: Db) -> None:
+    """A lane that nobody has sent to for long holds the floor before its next message, not where it was read last."""
+    call(db, "create_stream", "woken", lanes=2)
+    call(db, "create_consumer", "woken", "c")
+    [busy] = same_lane_keys(db, 2, 1)
+    idle = next(k for k in (f"k{n}" for n in range(1, 100)) if k not in same_lane_keys(db, 2, 100))
+    for _ in range(3):
+        send_batch(db, "woken", ["x"] * 10, keys=[busy] * 10)
+        ack(db, "woken", "c", receive(db, "woken", "c", 10))
+    assert facts(db, "woken", "c")["floor"] == 30
+    send(db, "woken", "y", key=idle)
+    assert facts(db, "woken", "c")["floor"] == 30
+
+
+def test_after_a_seek_lanes_with_notes_count(db: Db) -> None:
+    """A seek takes the cursors of named lanes away, and leaves notes for those with messages that compaction kept."""
+    call(db, "create_stream", "noted", lane_by="channel")
+    call(db, "create_consumer", "noted", "c")
+    send_batch(db, "noted", ["x"] * 40, channels=["a"] * 40)
+    receive(db, "noted", "c", 40)
+    call(db, "seek", "noted", "c", "beginning")
+    assert facts(db, "noted", "c")["unread"] == 40
+    lane = value(db, "select lane from headgate.log_noted limit 1")
+    db.execute("insert into headgate.wake (consumer, lane) select id, %s from headgate.consumer", [lane])
+    assert facts(db, "noted", "c")["unread"] == 40

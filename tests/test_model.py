@@ -257,6 +257,7 @@ class History(RuleBasedStateMachine):
         time.sleep(0.0015)
         call(self.db, "seek", self.stream, c.name, to if isinstance(to, str) else str(first))
         c.flying.clear()
+        c.first = first if isinstance(to, int) else 0
         due = self.due()
         c.waiting = {s: Waiting(0, due.get(s, 0)) for s in self.commits if s >= first and c.passes(s)}
 

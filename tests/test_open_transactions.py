@@ -379,3 +379,16 @@ def test_dropping_a_consumer_beside_heartbeats(db: Db, database_url: str) -> Non
         for thread in threads:
             thread.join()
     assert errors == []
+
+
+@pytest.mark.parametrize("lane_by", ["key", "channel"])
+def test_a_lane_that_waits_for_later_is_looked_at(db: Db, other: Db, lane_by: str) -> None:
+    """One of its messages is delayed. What is sent to it then comes at once, also to a transaction that was open."""
+    call(db, "create_stream", "waits", lane_by=lane_by)
+    call(db, "create_consumer", "waits", "c")
+    where = {"channel": "x"} if lane_by == "channel" else {}
+    call(db, "send", "waits", "later", "k", delay="1 hour", **where)
+    assert receive(db, "waits", "c") == []
+    call(db, "send", "waits", "now", "k", **where)
+    other.execute("select pg_sleep(0.005)")
+    assert [m.data for m in receive(other, "waits", "c")] == ["now"]

@@ -446,3 +446,20 @@ def test_receive_without_an_explicit_tick_finds_what_was_committed(db: Db) -> No
             break
         db.execute("select pg_sleep(0.001)")
     assert sorted(got) == ["a", "b"]
+
+
+@pytest.mark.parametrize("lane_by", ["hash", "channel"])
+def test_a_delivery_of_before_a_crash_is_not_another_one(db: Db, lane_by: str) -> None:
+    """A crash may take the sequence of numbers back: an ack of the old one, whole, must not settle the new one."""
+    call(db, "create_stream", "crashed", lanes=1, lane_by=lane_by)
+    call(db, "create_consumer", "crashed", "c")
+    channels = ["x"] if lane_by == "channel" else None
+    send_batch(db, "crashed", ["a"], channels=channels)
+    [old] = receive(db, "crashed", "c")
+    db.execute("delete from headgate.delivery")
+    db.execute("select setval('headgate.delivery_id', 1, false)")
+    send_batch(db, "crashed", ["b"], channels=channels)
+    [new] = receive(db, "crashed", "c")
+    assert int(new.delivery.split(".")[1]) // 65536 == int(old.delivery.split(".")[1]) // 65536
+    assert ack(db, "crashed", "c", [old.delivery]) == (0, 1)
+    assert ack(db, "crashed", "c", [new.delivery]) == (1, 0)

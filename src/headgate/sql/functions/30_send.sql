@@ -29,6 +29,7 @@ create function headgate.append_{stream}(p_xid xid8, p_base int, p_lanes int, p_
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare r bigint[];
 begin
+  -- point: a send has an id and no seq
   if p_seqs is null then
     with q as materialized (
       select array_agg(nextval('headgate.seq_{stream}')) as seqs
@@ -41,6 +42,7 @@ begin
                t (k, d, h, c, w, s)
          where q.seqs[cardinality(p_datas)] < p_end)
     select q.seqs into r from q;
+    -- point: a send has inserted
     if r[cardinality(p_datas)] < p_end then return r; end if;
     perform headgate.reach_segments({stream}, r[cardinality(p_datas)]);
     p_seqs := r;
@@ -68,6 +70,7 @@ declare
 begin
   select * into s from headgate.stream t where t.name = send_batch.stream;
   if not found then perform headgate.find_stream(send_batch.stream); end if;
+  -- point: a send knows the stream
   if n = 0 then return '{}'; end if;
   if n > 10000 then
     perform headgate.fail('HG010', format('%s messages in one batch', n), 'send at most 10,000 messages in a call');
@@ -139,6 +142,7 @@ begin
      where t.id is null or m.ord is not null)
   select array_agg(f.seq order by t.ord) into seqs
     from generate_series(1, cardinality(ids)) t (ord) left join fresh f on f.ord = t.ord;
+  -- point: ids are claimed
   -- seqs were drawn in id order; hand them out in the order of the batch
   with given as (select t.ord, t.seq from unnest(seqs) with ordinality t (seq, ord) where t.seq is not null),
   ranked as (
@@ -152,6 +156,7 @@ begin
                  'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
     using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;
+  -- point: a send with ids has inserted
   return headgate.record_ids(s, ids, seqs);
 end $$;
 

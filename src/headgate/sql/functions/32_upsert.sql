@@ -66,6 +66,7 @@ declare
 begin
   if ids is not null then is_new := headgate.claim_ids(s, ids); end if;
   same := headgate.unmodified(s, datas, keys, is_new);
+  -- point: versions are compared
   if is_new is null and same is null then
     return headgate.append_versions(s, datas, keys, headers, channels, delays);
   end if;
@@ -150,6 +151,7 @@ declare
 begin
   execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null, $9)', s.id)
     into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, headgate.segments_known(s.id);
+  -- point: versions are appended
   perform headgate.remove_older(s, keys, seqs);
   return seqs;
 end $$;
@@ -230,6 +232,7 @@ declare
   firsts tid[];
 begin
   due := array(select distinct p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now and p.key is not null);
+  -- point: superseded versions are looked for
   if due = '{}' then return; end if;
   execute format($q$
     with gone as (

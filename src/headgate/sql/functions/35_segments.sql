@@ -232,6 +232,7 @@ begin
             where x.stream = s.id and x.state = 'open' and x.end_seq - 1 <= t.lo
               and not exists (select from unnest(t.late_from) f where f < x.end_seq - 1)
             order by x.id limit 4 for update skip locked loop
+    -- point: a segment is being closed
     execute format('select count(*), coalesce(max(created_at), clock_timestamp()) from headgate.message_%s_%s', s.id, g.id) into g.messages, g.last_at;
     update headgate.segment x set state = 'closed', closed_at = clock_timestamp(), messages = g.messages, last_at = g.last_at,
            bytes = headgate.segment_bytes(s.id, g.id)
@@ -275,6 +276,7 @@ begin
     if not headgate.lock_segments(s.id) then return 0; end if;
     perform headgate.add_segments(s.id, g.end_seq + headgate.seqs_ahead(s));
   end if;
+  -- point: a segment is being ended
   rest := least(g.end_seq - 1 - headgate.last_seq(s.id), 1000000);
   if rest <= 0 then return 0; end if;
   execute format('select count(nextval(%L)) from generate_series(1, $1)', 'headgate.seq_' || s.id) using rest;

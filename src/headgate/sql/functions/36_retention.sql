@@ -52,12 +52,14 @@ begin
   return n;
 end $$;
 
--- progress_in(consumer, segment) -> where the consumer is in it, as a digest: another one when it has read on there.
+-- progress_in(consumer, segment) -> where the consumer is in it, as a digest: another one when it has read on there, or wants other messages.
+-- Of a stream of newest messages it is another one each time: which of them count changes with every send.
 create or replace function headgate.progress_in(c headgate.consumer, g headgate.segment) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   return (
-    select coalesce(md5(string_agg(format('%s %s %s %s', k.lane, k.first_seq, k.to_tick, k.pos), ',' order by k.lane)), '')
+    select coalesce(c.pattern, '') || case when (select s.one_message_per_key from headgate.stream s where s.id = g.stream) then clock_timestamp()::text else '' end
+           || coalesce(md5(string_agg(format('%s %s %s %s', k.lane, k.first_seq, k.to_tick, k.pos), ',' order by k.lane)), '')
       from headgate.cursor k where k.consumer = c.id and headgate.read_up_to(g.stream, k) < g.end_seq - 1);
 end $$;
 
@@ -190,11 +192,13 @@ begin
     elsif p_how <> 'done' then
       select array_agg(l.consumer), array_agg(l.progress), array_agg(l.messages) into readers, progress, lost from headgate.losses_in(g) l;
     end if;
+    -- point: a segment is to be emptied
     perform set_config('lock_timeout', '20ms', true);
     perform headgate.note_newest(g);
     perform headgate.lock_briefly(part, p_first);
     -- From here on nobody can come to need it: whoever has read it has committed, and so has every seek or redrive, which hold
     -- this table ROW EXCLUSIVE until their end. What they did in the meantime is seen now.
+    -- point: a segment is locked
     execute format('lock table headgate.kept_%s in share row exclusive mode nowait', g.stream);
     if p_how = 'compacted' then
       perform headgate.keep_unfinished(g);
@@ -211,6 +215,7 @@ begin
     end if;
     execute format('select max(seq) from headgate.%I', part) into last_seq;
     update headgate.stream t set removed_to = last_seq where t.id = g.stream and t.removed_to < last_seq;
+    -- point: a segment is needed by nobody
     execute format('truncate headgate.%I', part);
     update headgate.segment x set state = 'dropped' where x.stream = g.stream and x.id = g.id;
     perform set_config('lock_timeout', was, true);
@@ -275,6 +280,7 @@ begin
       continue when exists (select from headgate.rest_of(g));
     end if;
     exit when how <> 'done' and headgate.give_up_parked(g, how) > 0;  -- holds cursors: the next call does the rest
+    -- point: a segment is found done
     if not headgate.empty_segment(g, how, removed = 0) then
       continue;
     end if;
@@ -296,6 +302,7 @@ begin
   begin
     perform set_config('lock_timeout', '20ms', true);
     perform headgate.lock_briefly('message_' || p_stream, n >= 8);
+    -- point: the parent is locked
     n := 0;
     for k in select g.id from headgate.segment g where g.stream = p_stream and g.state = 'dropped' order by g.id limit 16 for update skip locked loop
       begin

@@ -29,9 +29,11 @@ begin
     continue when not headgate.in_archives(g);
     select coalesce(bool_or(r.unread or r.in_flight > 0), true) into needed from headgate.rest_of(g) r;
     continue when needed;
+    -- point: a segment has nothing unread
     select count(distinct p.seq) into waiting from headgate.parked p join headgate.consumer c on c.id = p.consumer
      where c.stream = s.id and p.seq >= g.first_seq and p.seq < g.end_seq;
     continue when waiting > g.messages / 5;
+    -- point: a segment has little left
     if headgate.empty_segment(g, 'compacted', n = 0) then n := n + 1; end if;
     exit when n >= 8;
   end loop;
@@ -64,6 +66,7 @@ begin
   exception when lock_not_available then
     return 0;
   end;
+  -- point: what is kept is locked
   if s.retain_up_to is not null then
     for old.first_seq, old.end_seq in execute format('select k.seq, k.seq + 1 from headgate.kept_%s k where k.created_at < $1 order by k.seq limit 100', s.id)
         using clock_timestamp() - s.retain_up_to loop
@@ -95,6 +98,7 @@ begin
     select f.seq from headgate.in_flight f where f.consumer = c.id
     union all
     select p.seq from headgate.parked p where p.consumer = c.id);
+  -- point: a seek knows what it forgets
   delete from headgate.delivery d where d.consumer = c.id;
   delete from headgate.departed x where x.consumer = c.id;
   delete from headgate.parked p where p.consumer = c.id;

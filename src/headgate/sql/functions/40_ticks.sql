@@ -86,6 +86,7 @@ begin
   if last.id is null then return null; end if;  -- the stream is being dropped
   if headgate.settled(last) and headgate.at_home() then return last; end if;
   t.hi0 := coalesce(p_hi0, headgate.last_seq(p_stream));  -- before this transaction has an id: locking a row gives it one
+  -- point: a tick has its hi0
   if not p_open then
     select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
     if not found then  -- another call is making a tick; or a user's transaction made one and holds the row
@@ -93,6 +94,7 @@ begin
       p_open := true;
     end if;
   end if;
+  -- point: a tick holds the row of the stream
   if headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
   last := headgate.newest_tick(p_stream);
   if last.id is null then return null; end if;
@@ -101,7 +103,9 @@ begin
     if not is_fresh and last.at between clock_timestamp() - interval '1 millisecond' and clock_timestamp() + interval '1 second' and last.reborn is null then return last; end if;
     t.bound := pg_current_xact_id();
   end if;
+  -- point: a tick has its bound
   t.snap := headgate.snapshot_of_others();
+  -- point: a tick has its snapshot
   t.hi := headgate.last_seq(p_stream);
   t.stream := p_stream;
   t.id := nextval('headgate.tick_id');
@@ -140,7 +144,9 @@ begin
       t.looked_at := t.at;
     end if;
   end if;
+  -- point: a tick knows who is late
   insert into headgate.tick select t.*;
+  -- point: a tick is written
   if not p_open then
     if headgate.segments_end(p_stream) <= t.hi + greatest(rows, 50000) then perform headgate.ensure_segments(p_stream, 0); end if;
     if t.id % 512 = 0 then perform headgate.thin_ticks(p_stream); end if;
@@ -169,17 +175,25 @@ begin
   end loop;
 end $$;
 
+-- sees_all_of(snapshot, other) -> whether everything that is visible in the other one is visible in it. (When a tick was made does not tell:
+-- it may have had its snapshot some time before.)
+create or replace function headgate.sees_all_of(p_snap pg_snapshot, p_other pg_snapshot) returns boolean
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select pg_snapshot_xmax(p_snap) >= pg_snapshot_xmax(p_other)
+     and not exists (select from pg_snapshot_xip(p_snap) x where pg_visible_in_snapshot(x, p_other))
+$$;
+
 -- fresh_tick(stream id) -> a public tick in which everything is visible that had committed before the call. A transaction that has
 -- written something cannot make one, nor can one with a fixed snapshot, nor anybody while a user's transaction holds the
 -- stream's row: they get the newest there is, the last of them after 2 seconds. Locks the stream's row; writes tick.
 create or replace function headgate.fresh_tick(p_stream int) returns headgate.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t headgate.tick; began timestamptz := clock_timestamp();
+declare t headgate.tick; began timestamptz := clock_timestamp(); mine pg_snapshot := pg_current_snapshot();
 begin
   if pg_current_xact_id_if_assigned() is not null then return headgate.newest_tick(p_stream); end if;
   loop
     t := headgate.make_tick(p_stream, null);
-    if t.at >= began or headgate.settled(t) or pg_current_xact_id_if_assigned() is not null
+    if headgate.sees_all_of(t.snap, mine) or headgate.settled(t) or pg_current_xact_id_if_assigned() is not null
        or headgate.has_fixed_snapshot() or clock_timestamp() > began + interval '2 seconds' then
       return headgate.newest_tick(p_stream);
     end if;

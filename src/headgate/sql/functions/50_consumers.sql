@@ -187,6 +187,7 @@ begin
     lease_time = coalesce(alter_consumer.lease_time, k.lease_time),
     max_waiting = case when 'max_waiting' = any(clear) then null else coalesce(alter_consumer.max_waiting, k.max_waiting) end
    where k.id = c.id;
+  -- point: the consumer is altered
   if not found then perform headgate.find_consumer(stream, name); end if;  -- dropped meanwhile
   if 'push' = any(clear) then
     delete from headgate.push p where p.consumer = c.id;
@@ -248,6 +249,7 @@ begin
       execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);
       -- twice: lanes that were made while the first one waited are out of its sight. From then on none is made.
       perform from headgate.cursor k where k.consumer = c.id order by k.lane for update;
+      -- point: the cursors are held once
       perform from headgate.cursor k where k.consumer = c.id order by k.lane for update;
       perform from headgate.delivery d where d.consumer = c.id order by d.lane, d.id for update;
       perform from headgate.parked p where p.consumer = c.id order by p.lane, p.seq for update;
@@ -255,6 +257,7 @@ begin
       perform from headgate.discovered x where x.consumer = c.id order by x.lane for update;
       perform from headgate.lease l where l.consumer = c.id order by l.slot for update;
       perform from headgate.worker w where w.consumer = c.id order by w.name for update;
+      -- point: the consumer is held
       perform set_config('lock_timeout', was, true);
       return;
     exception when lock_not_available or deadlock_detected then
@@ -307,10 +310,13 @@ begin
   perform headgate.need_read_committed('seek');
   if target is distinct from 'end' then perform headgate.target_seq(c.stream, target); end if;  -- is it one?
   newest := headgate.make_tick(c.stream, headgate.is_open() or target = 'end');  -- a private one, at this very moment
+  -- point: a seek has its tick
   perform headgate.hold_consumer(c, 'moved');
   had := headgate.forget(c);
   delete from headgate.discarded x where x.consumer = c.id;
+  -- point: a seek has forgotten
   perform headgate.place(c, target, newest);
+  -- point: a seek has placed the cursors
   if target <> 'end' then perform headgate.park_kept(c, had, headgate.target_seq(c.stream, target)); end if;
 end $$;
 

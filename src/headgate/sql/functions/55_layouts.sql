@@ -45,12 +45,14 @@ begin
     perform headgate.fail('55P03', format('stream "%s", or a consumer of it, is being changed by another transaction', set_lanes.stream),
       'repeat the call');
   end;
+  -- point: set_lanes holds the stream
   if s.lanes = n then return; end if;
   perform headgate.close_layouts(s.id);
   if exists (select from headgate.layout y where y.stream = s.id and y.base < s.base and y.end_tick is null) then
     perform headgate.fail('55P03', format('transactions from before the last change of the lanes of stream "%s" are still open', s.name),
       'repeat the call once they have ended; pg_stat_activity shows them (xact_start)');
   end if;
+  -- point: old layouts are closed
   insert into headgate.layout (stream, base, lanes, since) values (s.id, s.base + s.lanes, n, pg_current_xact_id()) returning * into fresh;
   -- the new lanes are empty: any tick from before they can be used is a good start
   newest := headgate.newest_tick(s.id);
@@ -58,6 +60,7 @@ begin
     select c.id, l.lane, (select max(k.first_seq) from headgate.cursor k where k.consumer = c.id), newest.id, newest.snap, newest.lo, newest.id, newest.base, newest.snap, newest.lo, newest.hi, newest.hi,
            clock_timestamp(), case when c.ordered then 'waits' end
       from headgate.consumer c, generate_series(fresh.base, fresh.base + fresh.lanes - 1) l (lane) where c.stream = s.id;
+  -- point: new lanes have cursors
   update headgate.stream t set base = fresh.base, lanes = fresh.lanes where t.id = s.id;
 end $$;
 
@@ -141,6 +144,7 @@ begin
   if held = 0 or held < (select count(*) from headgate.cursor x where x.consumer = c.id and x.lane >= y.base and x.lane < y.base + y.lanes) then
     return false;  -- a claim is going on, or another worker has just retired the layout
   end if;
+  -- point: the cursors of a layout are held
   for k in select * from headgate.cursor x where x.consumer = c.id and x.lane >= y.base and x.lane < y.base + y.lanes order by x.lane loop
     if k.pos < k.to_hi or k.late is not null then
       if exists (select from headgate.in_span(c.stream, k, 1)) then return false; end if;
@@ -242,6 +246,7 @@ begin
                                                   and (x.pos < x.to_hi or x.late is not null) and exists (select from headgate.in_span(c.stream, x, 1)));
     exit when not headgate.advance(c, y, newest, null);
     exit when headgate.in_flight_in(c, y);
+    -- point: nothing of a layout is in flight
     perform headgate.move_parked(c, y, next);
     if ends then
       perform headgate.retire(c, y, next);

@@ -42,6 +42,7 @@ begin
   deadline := t0 + c.ack_wait;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then perform headgate.sees_small_tables(); end if;  -- (has_fixed_snapshot, for less)
   if open is null and {asks whether open} then open := headgate.is_open(); end if;
+  -- point: a receive knows the consumer
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
   select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
@@ -108,6 +109,7 @@ declare
       if got > 0 then perform headgate.settle_surely(c, acks); end if;
     end if;
   end if;
+  -- point: a receive has settled its acks
   if c.paused then return; end if;
   if c.max_ack_pending is not null then
     want := least(n, headgate.room_in_flight(c, t0, open));
@@ -133,6 +135,7 @@ declare
        where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
        order by c.ordered and exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), k.turn limit 1 for no key update skip locked;
     end if;
+    -- point: a busy lane is claimed
     if at_lane is null or special then
       if at_lane is not null then
         select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
@@ -156,6 +159,7 @@ declare
         perform pg_sleep(0.0005 * tries);
         continue;
       end if;
+      -- point: a lane is claimed
       if l.sweep_at <= t0 then l.sweep_at := headgate.take_apart(c, l.lane, t0); end if;
       if c.leased and not headgate.may_claim(c, l.lane, p_worker) then  -- it has changed hands, or another worker is not done with it
         update headgate.cursor k set turn = t0, sweep_at = l.sweep_at where k.consumer = c.id and k.lane = l.lane;
@@ -163,6 +167,7 @@ declare
         {lane gave nothing}
         continue;
       end if;
+      -- point: a lane is swept
       if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
       {upsert perform headgate.forget_superseded(c, l.lane, t0);}
       if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t0 then
@@ -188,6 +193,7 @@ declare
         l.delivered := l.delivered + got;
         if got > 0 then l.sweep_at := least(l.sweep_at, deadline); end if;
       end if;
+      -- point: what is parked in a lane is served
       moved := false;
       if l.pos >= l.to_hi and l.late is null and l.to_tick <> tick_id then  -- the span is done: begin the next one
         was_tick := l.to_tick;
@@ -198,6 +204,7 @@ declare
         l := case when l.gate is null then headgate.next_span(l, newest) else headgate.next_gated(c, l, newest) end;
         moved := l.to_tick <> was_tick;
       end if;
+      -- point: a lane has its span
       if moved then
         update headgate.cursor k set from_tick = l.from_tick, from_snap = l.from_snap, from_lo = l.from_lo, to_tick = l.to_tick,
                to_base = l.to_base, to_snap = l.to_snap, to_lo = l.to_lo, to_hi = l.to_hi, pos = l.pos, late = l.late, turn = t0,
@@ -218,9 +225,12 @@ declare
       at_lane := l.lane; at_pos := l.pos; at_hi := l.to_hi; at_from := l.from_snap; at_to := l.to_snap; at_sweep_at := l.sweep_at; at_delivered := l.delivered;
       special := not plain or l.late is not null;
     end if;
+    -- point: a lane is to be read
     got := 0;
     if at_hi - at_pos > 10000 then  -- a long span: one segment at a time, so that the others are not opened
-      select least(at_hi, g.end_seq - 1) into at_hi from headgate.segment g where g.stream = {stream} and g.end_seq > at_pos + 1 order by g.id limit 1;
+      -- (none, when all beyond is being sent by a transaction that is open: nobody else sees its segments)
+      at_hi := coalesce((
+        select least(at_hi, g.end_seq - 1) from headgate.segment g where g.stream = {stream} and g.end_seq > at_pos + 1 order by g.id limit 1), at_hi);
     end if;
     if not special then
       return query
@@ -258,6 +268,7 @@ declare
       {or is read to its end}
       end if;
     end if;
+    -- point: a lane is read
     exit when want <= 0 or clock_timestamp() > t0 + interval '1 second';
     {lane ends}
   end loop;
@@ -290,6 +301,7 @@ begin
   if c.ordered then
     -- in this order: a message that is nacked at this moment is seen in flight, or parked, or both, but never as neither
     flying := headgate.keys_in_flight(c.id, l.lane);
+    -- point: the keys in flight are known
     any_parked := exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane);
     -- Keys in flight park the messages behind them, within bounds; past these the lane waits for an ack. The bounds are
     -- narrow while all that is in flight is young: most of it is acked in a moment, and parking costs more than waiting.
@@ -304,6 +316,7 @@ begin
                 and p.key is not null and (p.key, p.seq) >= (f.key, 0) and (p.key, p.seq) <= (f.key, 9223372036854775807) order by p.key, p.seq limit bound + 1) x) > bound;
     {upsert any_parked := false;  -- older versions hold nobody up: they are forgotten below}
   end if;
+  -- point: what blocks is known
   return query
   with raw as materialized (
     (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {m.channel} as channel from headgate.message_{stream} m
@@ -383,6 +396,7 @@ begin
     perform pg_sleep(0.002);
   end loop;
   perform headgate.sweep(c, p_now);  -- what has expired is in flight no more
+  -- point: what is in flight is to be counted
   select c.max_ack_pending - coalesce(sum(cardinality(d.seqs) - (
            select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)), 0) into room from headgate.delivery d where d.consumer = c.id;
   return room;

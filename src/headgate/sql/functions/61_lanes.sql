@@ -74,6 +74,7 @@ begin
   select array_agg(x.lane), array_agg(x.place) filter (where x.next_at = 'infinity') into held, places from (
     select h.* from unnest(p_lanes) u (lane) cross join lateral (
       select k.lane, k.ctid as place, k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h) x;
+  -- point: lanes to wake are held
   if places is not null then
     update headgate.cursor k set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval)) where k.ctid = any(places);
   end if;
@@ -117,7 +118,7 @@ $$;
 -- hold_gatherer(consumer) -> the gatherer, held so that no seek overlooks the lanes that are added; null while the consumer is being moved. With a fixed
 -- snapshot it must be as it is there: lanes may have come, been read and been forgotten since. Locks it FOR KEY SHARE, or NO KEY UPDATE (SKIP LOCKED).
 create or replace function headgate.hold_gatherer(c headgate.consumer) returns headgate.cursor
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
 declare g headgate.cursor;
 begin
   if headgate.has_fixed_snapshot() then
@@ -126,6 +127,8 @@ begin
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for key share skip locked;
   end if;
   return g;
+exception when lock_not_available then  -- (when a newer version of the row has to be locked as well, SKIP LOCKED waits after all)
+  return null;
 end $$;
 
 -- take_wakes(consumer, now, n, first): makes up to n of the lanes due that notes were left for, from one chosen by chance on; with `first` before
@@ -142,6 +145,7 @@ begin
     noted := noted || array(
       select w.lane from headgate.wake w where w.consumer = c.id and w.lane < start order by w.lane limit n - cardinality(noted));
   end if;
+  -- point: notes of lanes are read
   if noted = '{}' then return; end if;
   noted := array(select distinct u from unnest(noted) u);
   select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(noted) u (lane) cross join lateral (
@@ -166,6 +170,7 @@ begin
          where (select k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) = p_now);
     end if;
   end if;
+  -- point: noted lanes are woken
   delete from headgate.wake w where w.ctid = any(array(
     select x.place from unnest(held) u (lane) cross join lateral (
       select w.ctid as place from headgate.wake w where w.consumer = c.id and w.lane = u.lane and w.key is null limit 1000 for update skip locked) x));
@@ -268,6 +273,7 @@ begin
   mine := array(select distinct u from unnest(mine) u);
   g := headgate.hold_gatherer(c);
   if g.consumer is null then return 0; end if;  -- the consumer is being moved
+  -- point: discovered lanes are held
   insert into headgate.wake (consumer, lane) select c.id, u from unnest(headgate.with_cursor(c.id, mine)) u;
   -- the first word of a lane counts: what came later it reads after that
   for s in
@@ -283,6 +289,7 @@ begin
     perform headgate.add_lanes(c, g, s.lanes, s.names, least(s.at, p_now), true);
   end loop;
   done := headgate.with_cursor(c.id, mine);
+  -- point: discovered lanes have cursors
   delete from headgate.discovered x where x.consumer = c.id and x.lane = any(done);
   return cardinality(mine);
 end $$;

@@ -38,6 +38,7 @@ declare
       if got > 0 then perform headgate.settle_surely(c, acks); end if;
     end if;
   end if;
+  -- point: a rotation has settled its acks
   if c.paused then return; end if;
   if c.max_ack_pending is not null then
     want := least(n, headgate.room_in_flight(c, t0, open));
@@ -60,6 +61,7 @@ declare
       if lanes_left > 0 then perform headgate.take_wakes(c, t0, lanes_left, not is_alone); end if;
     end if;
   end if;
+  -- point: a rotation has read its notes
   if c.leased then mine := headgate.leased_slots(c, p_worker, t0); end if;
   if newest.id is null then  -- by now it may have been thinned out: then the one behind it
     select t.* into newest from headgate.tick t
@@ -88,6 +90,7 @@ declare
     if tries >= 4 or (behind and is_first and g_turn < t0 - interval '50 milliseconds') or (not busy and (open or public.id <> newest.id)) then
       perform headgate.gather_{stream}(c, newest, t0, headgate.lanes_of_batch(want));
     end if;
+    -- point: a rotation has gathered
     t1 := clock_timestamp();
     -- A lane costs more than a message, so that in batches of 50 and more each lane gives up to four, if it has them.
     -- What is held stays where it is: the statements below find the rows again by their place, which is cheaper than carrying them along.
@@ -95,6 +98,7 @@ declare
       select k.ctid as place from headgate.cursor k
        where k.consumer = c.id and k.next_at <= t1 and k.next_at < 'infinity' and (mine is null or k.lane % {lanes} = any(mine))
        order by k.next_at, k.lane limit case when is_first then ceil(n::float8 / least(4, greatest(1, n / 25))) else want end for no key update skip locked) x;
+    -- point: a rotation holds lanes
     is_first := false;
     if c.leased and places is not null then  -- now that they are held: has one changed hands, or is another worker not done with it?
       select array_agg(h.place order by h.nth) into places from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place
@@ -120,6 +124,7 @@ declare
       newest := headgate.newest_tick({stream});
       select coalesce(max(t.id), 0) into special from headgate.tick t where t.stream = {stream} and (t.late is not null or t.reborn is not null);
     end if;
+    -- point: a rotation knows the gatherer
     -- Each waiting lane gives its share of the batch, the first ones one more; one message when releases are spaced.
     select array_agg(y.room order by y.nth), array_agg(y.slow order by y.nth),
            array_agg(case when y.room <= 0 then 0 when y.pace > interval '0' then 1
@@ -143,6 +148,7 @@ declare
                  or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base <= special))
                  or (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at, p.seq limit 1) is not null as slow
           from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place) x) y;
+    -- point: a rotation knows what is in flight
     if is_stale then  -- limits that were changed while the lane got its cursor
       update headgate.cursor k set (max_concurrency, release_interval) = (
         select max(x.max_concurrency), max(x.release_interval) from headgate.channel x where x.consumer = c.id and x.lane = k.lane)
@@ -163,7 +169,7 @@ declare
        where not slows[h.nth]),
     r as materialized (
       select s.*, x.*, coalesce(cardinality(x.seqs), 0) > s.share as more, least(coalesce(cardinality(x.seqs), 0), s.share) as n,
-             nextval('headgate.delivery_id') as id
+             nextval('headgate.delivery_id') * 65536 + floor(random() * 65536)::bigint as id
         from s cross join lateral (
           select array_agg((y.m).seq) as seqs, array_agg(y.m) as messages, coalesce(bool_or((y.m).deliver_at is not null), false) as delayed
             from (select m from headgate.message_{stream} m
@@ -189,6 +195,7 @@ declare
       from r cross join lateral unnest(r.messages[:r.n]) m where not r.delayed;
     get diagnostics got = row_count;
     want := want - got;
+    -- point: a rotation has served
     passes := case when got > 0 then 0 else passes + 1 end;
     if true = any(slows) then
       for i in 1 .. cardinality(slows) loop
@@ -239,6 +246,7 @@ begin
            to_base = l.to_base, to_snap = l.to_snap, to_lo = l.to_lo, to_hi = l.to_hi, pos = l.pos, late = l.late
      where k.consumer = c.id and k.lane = l.lane;
   end if;
+  -- point: a named lane is to be read
   if c.ordered or c.pattern is not null or l.late is not null then
     if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t then
       return query
@@ -321,6 +329,7 @@ begin
     total := total + got;
     select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = l.lane;
   end if;
+  -- point: a named lane is read
   -- when to look at the lane again
   select min(x.at) into sleeps from (select p.visible_at as at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) x;
   update headgate.cursor k set

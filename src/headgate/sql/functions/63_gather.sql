@@ -14,13 +14,14 @@ create function headgate.gather_{stream}(c headgate.consumer, newest headgate.ti
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; strange bigint[]; strange_names text[]; later bigint[]; later_names text[]; held bigint[]; places tid[]; n bigint; n_known int; last bigint;
+declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; strange bigint[]; strange_names text[]; told bigint[]; later bigint[]; later_names text[]; held bigint[]; places tid[]; n bigint; n_known int; last bigint;
 begin
   if few is null then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
   else
     g := headgate.hold_gatherer(c);
   end if;
+  -- point: the gatherer is held
   if g.consumer is null then return; end if;
   if g.pos >= g.to_hi and g.late is null then
     was := g;
@@ -37,7 +38,7 @@ begin
     if few is not null and g.to_hi - g.pos > 10000 then
       select array_agg(x.lane), array_agg(x.name) into lanes, names
         from headgate.lanes_ahead_{stream}(g, g.pos, headgate.any_lane(), least(few * 4 + 50, 500)) x
-       where (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = x.lane and (k.next_at is not null or k.to_tick = g.to_tick) limit 1) is null;
+       where (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = x.lane and (k.next_at <= p_now or k.next_at = 'infinity' or k.to_tick = g.to_tick) limit 1) is null;
     end if;
     if lanes is null then
       select array_agg(x.lane) filter (where x.fits), array_agg(x.name) filter (where x.fits), coalesce(sum(x.n), 0), max(x.last)
@@ -54,13 +55,14 @@ begin
         from headgate.lanes_ahead_{stream}(g, last, 0, 2000) x where x.lane <> all(coalesce(lanes, '{}'));
     end if;
   end if;
+  -- point: the gatherer has read
   if few is not null then
-    -- lanes without a cursor that no other such transaction has just made, and idle ones
+    -- lanes without a cursor that no other such transaction has just made, idle ones, and those that wait for later
     few := headgate.room_for_locks(few);
     select array_agg(x.lane), array_agg(x.name) into lanes, names from (
       select y.* from (
         select u.* from unnest(lanes, names) u (lane, name)
-         where (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at is not null or k.to_tick = g.to_tick) limit 1) is null
+         where (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane and (k.next_at <= p_now or k.next_at = 'infinity' or k.to_tick = g.to_tick) limit 1) is null
            and (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is null offset 0) y
        where pg_try_advisory_xact_lock(c.id, (y.lane & 2147483647)::int) limit few) x;
   end if;
@@ -72,14 +74,18 @@ begin
       select k.lane, k.to_base from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h;
     -- (each is looked up, and whether it goes in now is said with it: joins are nested loops here, over whatever the planner takes for small)
     select coalesce(array_agg(x.lane) filter (where x.is_now), '{}'), array_agg(x.name) filter (where x.is_now),
-           coalesce(array_agg(x.lane) filter (where not x.is_now), '{}'), array_agg(x.name) filter (where not x.is_now)
-      into strange, strange_names, later, later_names from (
-      select y.*, direct is null or (y.nth <= direct and pg_try_advisory_xact_lock(c.id, (y.lane & 2147483647)::int)) as is_now from (
-        select u.lane, u.name, row_number() over () as nth from unnest(lanes, names) u (lane, name)
-         where n_known < cardinality(lanes)
-           and (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) is null
-           -- what was discovered before begins further back, and reads on from there
-           and (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is null) y offset 0) x;
+           coalesce(array_agg(x.lane) filter (where not x.is_now and not x.is_told), '{}'), array_agg(x.name) filter (where not x.is_now and not x.is_told),
+           coalesce(array_agg(x.lane) filter (where x.is_told), '{}')
+      into strange, strange_names, later, later_names, told from (
+      select y.*, not y.is_told and (direct is null or (y.nth <= direct and pg_try_advisory_xact_lock(c.id, (y.lane & 2147483647)::int))) as is_now from (
+        select z.*, count(*) filter (where not z.is_told) over (rows unbounded preceding) as nth from (
+          select u.lane, u.name,
+                 -- what was discovered before begins further back, and reads on from there
+                 (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is not null as is_told
+            from unnest(lanes, names) u (lane, name)
+           where n_known < cardinality(lanes)
+             and (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) is null offset 0) z) y offset 0) x;
+    if told <> '{}' and few is null then perform headgate.note_taken(c, told); end if;
     if cardinality(known) > direct then
       insert into headgate.wake (consumer, lane) select c.id, u from unnest(known[direct + 1 :]) u;
       known := known[: direct];
@@ -94,6 +100,7 @@ begin
         insert into headgate.wake (consumer, lane) select c.id, u.lane from (select unnest(known) except select unnest(held)) u (lane);
       end if;
     end if;
+    -- point: known lanes are woken
     if strange <> '{}' then
       held := headgate.add_lanes(c, g, strange, strange_names, case when few is null and direct is null then p_now else '-infinity' end, true);
       select later || array_agg(u.lane), later_names || array_agg(u.name) into later, later_names
@@ -105,6 +112,7 @@ begin
           from unnest(later, later_names) u (lane, name);
     end if;
   end if;
+  -- point: strange lanes have cursors
   if few is not null then return; end if;
   if g.late is not null then
     g.late := null; g.pos := g.from_lo;
@@ -117,6 +125,23 @@ begin
 end $$;
 $source$
 $template$;
+
+-- note_taken(consumer, lanes): of lanes that were seen to be discovered and without a cursor, leaves notes for those that another transaction is
+-- just giving one, or has given one since: it may have found the gatherer where it was before, and put the lane to sleep. Writes wake.
+create or replace function headgate.note_taken(c headgate.consumer, p_lanes bigint[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  taken bigint[] := p_lanes;
+begin
+  if not headgate.has_fixed_snapshot() then
+    taken := headgate.lanes_held(c.id, p_lanes);  -- (take_discovered holds them; who holds nothing any more has committed, and is seen below)
+    taken := taken || array(
+      select u.lane from unnest(p_lanes) u (lane)
+       where u.lane <> all(taken)
+         and (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is null);
+  end if;
+  insert into headgate.wake (consumer, lane) select c.id, u from unnest(taken) u;
+end $$;
 
 -- lanes_ahead_template() -> the source of lanes_ahead_<stream id>(gatherer, after, start, n) -> lanes, with their names, that have messages of the
 -- gatherer's span above a seq: of n lanes of the log from `start` on, found by going from lane to lane in the index.

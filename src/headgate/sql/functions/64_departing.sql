@@ -34,9 +34,10 @@ begin
     select distinct k from headgate.delivery d, unnest(d.keys) k where d.consumer = p_consumer and d.lane = p_lane and k is not null);
 end $$;
 
--- part_of(delivery, seqs) -> the delivery with these of its messages alone, in its order.
+-- part_of(delivery, seqs) -> the delivery with these of its messages alone, in its order. (A batch may have 10,000: its callers turn
+-- the joins off that take no longer for them.)
 create or replace function headgate.part_of(d headgate.delivery, p_seqs bigint[]) returns headgate.delivery
-language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+language plpgsql immutable set search_path = pg_catalog, pg_temp set enable_hashjoin = on set enable_mergejoin = on as $$
 begin
   if cardinality(p_seqs) = cardinality(d.seqs) then return d; end if;
   select coalesce(array_agg(u.s order by u.ord), '{}'),
@@ -57,13 +58,14 @@ returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
 declare
   d headgate.delivery;
-  asked bigint[] := p_seqs;
+  flying headgate.delivery;
+  asked bigint[];
+  later bigint[];
   is_fixed boolean := headgate.has_fixed_snapshot();
 begin
   if cardinality(p_seqs) = 1 and not p_later then  -- most often out of a larger batch
-    select * into d from headgate.delivery x
-     where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery and cardinality(x.seqs) > 1 for key share skip locked;
-    if found then
+    d := headgate.hold_part(c.id, p_lane, p_delivery);
+    if cardinality(d.seqs) > 1 then
       asked := headgate.let_depart(d, p_seqs);
       if asked = '{}' then return headgate.part_of(d, asked); end if;
       d.keys := case when d.keys is not null then array[d.keys[array_position(d.seqs, asked[1])]] end;
@@ -81,16 +83,23 @@ begin
          for update skip locked;
       if found then
         d := headgate.in_flight_of(d);
+        -- point: all of a delivery is held
         perform headgate.remove_delivery(d);
         return d;
       end if;
     end if;
-    select * into d from headgate.delivery x
-     where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery for key share skip locked;
-    if found then
-      -- (behind those that are in flight: one that was acked before takes nothing along)
-      if p_later and p_seqs is not null then asked := headgate.with_later(headgate.in_flight_of(d), p_seqs); end if;
-      return headgate.part_of(d, headgate.let_depart(d, asked));
+    d := headgate.hold_part(c.id, p_lane, p_delivery);
+    if d.id is not null then
+      -- point: a part of a delivery is held
+      asked := headgate.depart(d, p_seqs);
+      -- only what has left takes along what is in flight behind it: one that was acked before does not, nor one that another is settling
+      if p_later and p_seqs is not null and asked <> '{}' then
+        flying := headgate.in_flight_of(d);
+        later := array(select unnest(headgate.with_later(d, asked)) intersect select unnest(flying.seqs));
+        if later <> '{}' then asked := asked || headgate.depart(d, later); end if;
+      end if;
+      perform headgate.remove_if_empty(d);  -- not before: with it goes who has departed, and would be taken along again
+      return headgate.part_of(d, asked);
     end if;
     perform from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery;
     if not found then
@@ -102,6 +111,19 @@ begin
   end loop;
 end $$;
 
+-- hold_part(consumer id, lane, delivery) -> the delivery, held so that a part of it may depart; null when there is none, or another holds all of it.
+-- Locks it FOR KEY SHARE (SKIP LOCKED, which waits after all when a newer version of the row has to be locked, too).
+create or replace function headgate.hold_part(p_consumer int, p_lane bigint, p_delivery bigint) returns headgate.delivery
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare d headgate.delivery;
+begin
+  select * into d from headgate.delivery x
+   where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery for key share skip locked;
+  return d;
+exception when lock_not_available then
+  return null;
+end $$;
+
 -- remove_delivery(delivery): deletes a delivery of which nothing is in flight any more. The caller holds it. Writes delivery, departed.
 create or replace function headgate.remove_delivery(d headgate.delivery) returns void
 language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -111,7 +133,7 @@ $$;
 
 -- with_later(delivery, seqs) -> these, and the messages of the delivery that come after one of them in its key.
 create or replace function headgate.with_later(d headgate.delivery, p_seqs bigint[]) returns bigint[]
-language sql immutable set search_path = pg_catalog, pg_temp as $$
+language sql immutable set search_path = pg_catalog, pg_temp set enable_hashjoin = on set enable_mergejoin = on as $$
   select array(
     with firsts as (
       select u.k, min(u.s) as seq from unnest(d.seqs, d.keys) u (s, k) join unnest(p_seqs) p (s) using (s)
@@ -121,36 +143,42 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     select unnest(p_seqs))
 $$;
 
--- let_depart(delivery, seqs) -> those of the messages (null: all) that leave the delivery now. The caller holds it FOR KEY SHARE and has
--- set lock_timeout: a message that another open transaction lets depart is not waited for longer than that.
--- Writes departed; deletes the delivery when nothing of it is left.
+-- let_depart(delivery, seqs) -> as depart; deletes the delivery when nothing of it is left. Writes departed, delivery.
 create or replace function headgate.let_depart(d headgate.delivery, p_seqs bigint[]) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  asked bigint[];
-  gone bigint[];
-  is_alone boolean;
+  gone bigint[] := headgate.depart(d, p_seqs);
 begin
-  asked := case when p_seqs is null then d.seqs
-                when cardinality(p_seqs) = 1 then case when p_seqs[1] = any(d.seqs) then p_seqs else '{}' end
-                else array(select unnest(d.seqs) intersect select unnest(p_seqs)) end;
-  if asked = '{}' then return asked; end if;
-  -- While nobody else has a lock on the delivery, nobody is letting its messages depart.
-  select x.xmax::text::bigint = (pg_current_xact_id()::text::bigint & 4294967295) into is_alone
-    from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
-  if is_alone then
-    with i as (
-      insert into headgate.departed (consumer, lane, delivery, seq)
-        select d.consumer, d.lane, d.id, s from unnest(asked) s order by s on conflict do nothing returning seq)
-    select coalesce(array_agg(i.seq), '{}') into gone from i;
-  else
-    gone := headgate.insert_departed_patiently(d, asked);
-  end if;
+  perform headgate.remove_if_empty(d);
+  return gone;
+end $$;
+
+-- remove_if_empty(delivery): deletes a delivery of which everything has departed. The caller holds it FOR KEY SHARE. Writes delivery, departed.
+create or replace function headgate.remove_if_empty(d headgate.delivery) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
   if cardinality(d.seqs) <= (
        select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id) then
     perform from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id for update skip locked;
     if found then perform headgate.remove_delivery(d); end if;
   end if;
+end $$;
+
+-- depart(delivery, seqs) -> those of the messages (null: all) that leave the delivery now. The caller holds it FOR KEY SHARE and has
+-- set lock_timeout: a message that another open transaction lets depart is not waited for longer than that. Writes departed.
+create or replace function headgate.depart(d headgate.delivery, p_seqs bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  asked bigint[];
+  gone bigint[];
+begin
+  asked := case when p_seqs is null then d.seqs
+                when cardinality(p_seqs) = 1 then case when p_seqs[1] = any(d.seqs) then p_seqs else '{}' end
+                else array(select unnest(d.seqs) intersect select unnest(p_seqs)) end;
+  if asked = '{}' then return asked; end if;
+  -- point: messages are to depart
+  gone := headgate.insert_departed_patiently(d, asked);
+  -- point: messages have departed
   return gone;
 end $$;
 

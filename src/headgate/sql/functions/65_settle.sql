@@ -31,7 +31,9 @@ declare
   r record;
   d headgate.delivery;
   given int := 0;
-  whole text[] := '{}';
+  gone int;
+  whole text[] := '{}';  -- the deliveries that are settled
+  named text[] := '{}';  -- of these, those whose messages were named
   l bigint;
   i bigint;
   s bigint[];
@@ -46,36 +48,43 @@ begin
          where y.consumer = c.id and y.lane = l and y.id = i and y.xmax = '0'::xid and (s is null or y.seqs = s) for update skip locked)
         returning x.* into d;
     end if;
+    -- point: a delivery is to be settled
     if d.id is null then
       select p.acked, p.stale into settle.acked, settle.stale from headgate.settle_part(c, l, i, s, 1, until) p;
       return;
     end if;
     acked := cardinality(d.seqs);
-    whole := p_acks;
+    whole := array[l || '.' || i];
+    if s is not null then named := whole; end if;
     if c.ordered then perform headgate.leave_notes(c, l, d.keys); end if;
     if l >= 144115188075855872 then perform headgate.note_lane(c, l); end if;
   elsif not is_fixed then
     for r in
       delete from headgate.delivery x
-       using (select h.place, p.given from headgate.parse_acks(p_acks) p cross join lateral (
+       using (select h.place, p.given, p.seqs is not null as is_named from headgate.parse_acks(p_acks) p cross join lateral (
                 select y.ctid as place from headgate.delivery y
                  where y.consumer = c.id and y.lane = p.lane and y.id = p.delivery and y.xmax = '0'::xid
                    and (p.seqs is null or y.seqs = p.seqs) limit 1 for update skip locked) h offset 0) h
        where x.ctid = h.place
-       returning x.lane, x.id, x.keys, cardinality(x.seqs) as n, h.given
+       returning x.lane, x.id, x.keys, cardinality(x.seqs) as n, h.given, h.is_named
     loop
       acked := acked + r.n;
       given := given + r.given;
       whole := whole || (r.lane || '.' || r.id);
+      if r.is_named then named := named || (r.lane || '.' || r.id); end if;
       if c.ordered then perform headgate.leave_notes(c, r.lane, r.keys); end if;
       if r.lane >= 144115188075855872 then perform headgate.note_lane(c, r.lane); end if;
     end loop;
   end if;
+  -- point: whole deliveries are settled
   -- (what had departed after all: who held it was gone before this looked, or a vacuum forgot that)
   if whole <> '{}' and exists (select from headgate.departed x where x.consumer = c.id) then
+    gone := headgate.forget_departed_of(c, named);
+    stale := gone;
+    acked := acked - gone;
     acked := acked - headgate.forget_departed_of(c, whole);
   end if;
-  if given >= cardinality(p_acks) or whole = p_acks then return; end if;
+  if given >= cardinality(p_acks) or (whole <> '{}' and cardinality(p_acks) = 1) then return; end if;
   for a in select p.* from headgate.parse_acks(p_acks) p where p.lane || '.' || p.delivery <> all(whole) loop
     select p.* into r from headgate.settle_part(c, a.lane, a.delivery, a.seqs, a.given, until) p;
     acked := acked + r.acked;
@@ -140,7 +149,8 @@ end $$;
 -- stale_of(asked, given, taken) -> how many of the ack_ids given of a delivery, of these messages (null: all of it), were stale.
 create or replace function headgate.stale_of(p_asked bigint[], p_given int, p_taken bigint[]) returns int
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select case when p_taken is null then p_given
+  select case when p_taken is null and p_asked is null then p_given
+              when p_taken is null then (select count(distinct u)::int from unnest(p_asked) u)  -- (an id that is given twice is one)
               when p_asked is null then case when p_taken = '{}' then p_given else 0 end
               else (select count(*)::int from (select unnest(p_asked) except select unnest(p_taken)) s) end
 $$;
@@ -185,6 +195,7 @@ begin
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
     continue when d.id is null or d.seqs = '{}';
     failed := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
+    -- point: what failed is taken out
     perform headgate.park_failed(c, d, failed, delay, 'nacked', error);
     perform headgate.hand_back(headgate.part_of(d, array(select unnest(d.seqs) except select unnest(failed))), 'blocked');
     nacked := nacked + cardinality(failed);
@@ -207,6 +218,7 @@ begin
     d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until, c.ordered);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
     continue when d.id is null or d.seqs = '{}';
+    -- point: what is released is taken out
     perform headgate.hand_back(d, 'released');
     if d.lane >= 144115188075855872 then insert into headgate.wake (consumer, lane) values (c.id, d.lane); end if;
     released := released + case when a.seqs is null then cardinality(d.seqs)
@@ -255,6 +267,7 @@ begin
       stale := stale + a.given;
       continue;
     end if;
+    -- point: a delivery to extend is held
     d := headgate.in_flight_of(d);
     n := case when a.seqs is null then case when d.seqs <> '{}' then a.given else 0 end
               else (select count(*) from (select unnest(a.seqs) intersect select unnest(d.seqs)) s) end;

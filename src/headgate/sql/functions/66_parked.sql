@@ -18,6 +18,7 @@ begin
       end if;
     end if;
   end if;
+  -- point: what failed is to be parked
   insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error)
     select c.id, d.lane, u.s, u.k, coalesce(u.a, 1),
            case when p_reason = 'nacked' then clock_timestamp() + coalesce(p_delay, headgate.backoff_delay(c.backoff, coalesce(u.a, 1)))
@@ -50,6 +51,7 @@ begin
   d := headgate.in_flight_of(d);
   -- what has departed out of sight of a fixed snapshot raises a serialization failure here
   if headgate.has_fixed_snapshot() then perform headgate.insert_departed(d, d.seqs); end if;
+  -- point: an expired delivery is held
   perform headgate.remove_delivery(d);
   if d.seqs <> '{}' then perform headgate.park_failed(c, d, d.seqs, null, 'expired', null); end if;
 end $$;
@@ -72,6 +74,7 @@ end $$;
 create or replace function headgate.leave_notes(c headgate.consumer, p_lane bigint, p_keys text[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
+  -- point: keys are to be noted
   if exists (select from headgate.parked p where p.consumer = c.id and p.lane = p_lane) then
     insert into headgate.wake (consumer, lane, key)
       select c.id, p_lane, p.key from headgate.parked p
@@ -90,6 +93,7 @@ declare
 begin
   freed := array(
     select distinct w.key from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key is not null);
+  -- point: notes of keys are read
   if freed = '{}' then return; end if;
   firsts := headgate.first_parked(c.id, p_lane, freed);
   held := headgate.hold_parked(firsts);
@@ -98,6 +102,7 @@ begin
       select k from unnest(freed) k
        where not exists (select from headgate.parked p where p.ctid = any(firsts) and p.ctid <> all(held) and p.key = k));
   end if;
+  -- point: the first of freed keys are held
   delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key = any(freed);
   update headgate.parked p set visible_at = p_now where p.ctid = any(held) and p.reason = 'blocked' and p.visible_at > p_now;
 end $$;
@@ -134,11 +139,13 @@ begin
   if c.ordered then
     flying := headgate.keys_in_flight(c.id, p_lane);
   end if;
+  -- point: it is known which keys fly
   loop
     -- what is due, but has to wait for an earlier message of its key, is put off below: then look at what else is due
     select array_agg(x.ctid), array_agg(x.key) into due, due_keys from (
       select p.ctid, p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
        order by p.visible_at, p.seq limit n - total for update skip locked) x;
+    -- point: what is due is held
     exit when due is null;
     if not c.ordered then
       return query delete from headgate.parked p where p.ctid = any(due) returning p.seq, p.attempt + 1;

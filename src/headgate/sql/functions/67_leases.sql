@@ -86,6 +86,9 @@ begin
   update headgate.lease l set worker = null, since = clock_timestamp() from mine where l.consumer = c.id and l.slot = mine.slot;
   get diagnostics n = row_count;
   return n;
+exception when lock_not_available then
+  perform headgate.fail('55P03', format('worker "%s" of consumer "%s" is held by an open transaction', worker, c.name),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
 -- share_out(consumer, worker) -> the slots leased to the worker. See heartbeat.
@@ -109,6 +112,7 @@ begin
     is_even := false;
   end;
   perform set_config('lock_timeout', was, true);
+  -- point: shares are held
   now := clock_timestamp();
   perform headgate.expire_workers(c, now);
   mine := array(select l.slot from headgate.lease l where l.consumer = c.id and l.slot >= 0 and l.worker = p_worker order by l.slot);
@@ -121,7 +125,9 @@ begin
     if cardinality(mine) > share then
       given := mine[share + 1 :];
       mine := mine[: share];
-      update headgate.lease l set worker = null, since = now where l.consumer = c.id and l.slot = any(given);
+      -- (one that another transaction is taking at this moment is given already)
+      with held as (select l.slot from headgate.lease l where l.consumer = c.id and l.slot = any(given) and l.worker = p_worker for update skip locked)
+      update headgate.lease l set worker = null, since = now from held where l.consumer = c.id and l.slot = held.slot;
     end if;
   end if;
   if share is null or cardinality(mine) < share then
@@ -134,6 +140,7 @@ begin
       update headgate.lease l set worker = p_worker, since = now from free where l.consumer = c.id and l.slot = free.slot returning l.slot)
     select mine || coalesce(array_agg(t.slot order by t.slot), '{}') into mine from taken t;
   end if;
+  -- point: slots are shared out
   return array(select s from unnest(mine) s order by s);
 end $$;
 

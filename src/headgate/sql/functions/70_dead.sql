@@ -36,6 +36,7 @@ declare s headgate.stream; dead text; buried bigint[]; there int8multirange;
 begin
   select * into s from headgate.stream where id = c.stream;
   select name into dead from headgate.stream where id = headgate.ensure_dead_stream(s);
+  -- point: dead letters are to be sent
   execute format($q$
     select headgate.send_batch($1, array_agg(m.data order by m.seq), array_agg(m.key order by m.seq),
              array_agg(case jsonb_typeof(m.headers) when 'object' then m.headers else '{}' end || case when %2$s is null then '{}' else jsonb_build_object('source_channel', %2$s) end || jsonb_build_object('failed_at', clock_timestamp(), 'sent_at', m.created_at, 'attempts', u.a, 'last_error', $2,
@@ -112,7 +113,9 @@ begin
   perform headgate.need_read_committed('redrive');
   perform headgate.hold_in_place(c, 'given back');
   perform headgate.lock_kept(c);
+  -- point: a redrive holds the consumer
   sources := headgate.take_dead(c, seqs, filter, max, true);
+  -- point: dead letters are taken
   delete from headgate.discarded x where x.consumer = c.id and x.seq = any(sources);
   execute format($q$
     with back as (
@@ -156,6 +159,7 @@ declare
   n int;
 begin
   perform headgate.hold_in_place(c, 'made due');
+  -- point: a retry holds the consumer
   with held as materialized (
     select p.lane, p.seq from headgate.parked p
      where p.consumer = c.id and (retry_now.seqs is null or p.seq = any(retry_now.seqs)) and p.visible_at > clock_timestamp()
@@ -178,6 +182,7 @@ declare
   n int;
 begin
   perform headgate.hold_in_place(c, 'discarded');
+  -- point: a discard holds the consumer
   with held as materialized (
     select p.lane, p.seq from headgate.parked p
      where p.consumer = c.id and (discard.seqs is null or p.seq = any(discard.seqs)) for update skip locked),

@@ -54,7 +54,8 @@ begin
       (select m.key from headgate.message_%1$s m
         where m.seq > headgate.read_up_to(%1$s, $3) and %4$s
           and not exists (select from headgate.discovered x where x.consumer = ($1).id and x.lane = m.lane)
-          and not exists (select from headgate.wake w where w.consumer = ($1).id and w.lane = m.lane)
+          and not exists (select from headgate.wake w join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
+                           where w.consumer = ($1).id and w.lane = m.lane)
           and not exists (select from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane
                              and (k.next_at is not null or not %3$s)) limit $2 + 1)) x $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'), headgate.unread_sql('($3)'))
@@ -78,8 +79,8 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
 declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
 begin
-  -- What retention has removed holds nobody; a lane without messages behind its cursor does not hold the floor; what late
-  -- transactions may have written does. Of named lanes in the middle of a span there may be any number: their messages are
+  -- What retention has removed holds nobody; a lane holds the floor only before the first message behind its cursor, and before the lo of
+  -- the newest tick, above which one may still be committed; what late transactions may have written holds it. Of named lanes in the middle of a span there may be any number: their messages are
   -- not looked for.
   execute format($q$
     select least(
@@ -89,10 +90,10 @@ begin
                  from headgate.cursor k
                 where k.consumer = $1 and k.lane >= 144115188075855872 and k.next_at is not null and k.pos < k.to_hi) x
         where x.base is not null),
-      (select min(case when m.found is not null then u.start else greatest(u.start, $2) end)
+      (select min(least(m.seq - 1, greatest(u.start, $2)))
          from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
          left join lateral (
-           select 1 as found from headgate.message_%1$s m
+           select m.seq from headgate.message_%1$s m
             where k.lane >= 0 and (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0)
               and m.seq > u.start and %3$s order by m.lane, m.seq limit 1) m on true
         where k.consumer = $1 and k.lane >= 0
@@ -101,12 +102,12 @@ begin
                    then greatest(min(greatest(least(x.from_lo, lower(x.late) - 1), x.first_seq - 1)), $3) end
          from headgate.discovered x
         where x.consumer = $1 and not exists (select from headgate.cursor o where o.consumer = $1 and o.lane = x.lane)),
-      (select min(u.start) from headgate.noted_lanes($1) k cross join lateral greatest(%2$s, $3) u (start)
-        where exists (
-          select from headgate.message_%1$s m
-           where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s)),
-      (select case when exists (select from headgate.message_%1$s m where m.seq > u.start and %3$s)
-                   then u.start else greatest(u.start, $2) end
+      (select min(m.seq) - 1 from headgate.noted_lanes($1) k cross join lateral greatest(%2$s, $3) u (start)
+        cross join lateral (
+          select m.seq from headgate.message_%1$s m
+           where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
+           order by m.lane, m.seq limit 1) m),
+      (select least((select m.seq - 1 from headgate.message_%1$s m where m.seq > u.start and %3$s order by m.seq limit 1), greatest(u.start, $2))
          from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
         where k.consumer = $1 and k.lane = -1)) $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))

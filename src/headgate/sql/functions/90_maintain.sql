@@ -28,6 +28,7 @@ begin
       return query select 'segments', s.name, 1::bigint;
     end if;
   end loop;
+  -- point: streams are maintained
   for c in select * from headgate.consumer order by id loop
     n := headgate.sweep(c, clock_timestamp());
     if n > 0 then return query select 'sweep', c.name, n; end if;

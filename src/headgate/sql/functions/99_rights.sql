@@ -17,8 +17,13 @@ begin
     when duplicate_object or unique_violation then raise notice 'headgate: roles are being created by another session';
   end;
 
-  for f in select p.oid::regprocedure as name, p.proname from pg_proc p where p.pronamespace = 'headgate'::regnamespace loop
+  for f in select p.oid::regprocedure as name, p.proname,
+                  p.prosecdef and l.lanname = 'plpgsql' and not 'jit=off' = any(coalesce(p.proconfig, '{}')) as may_compile
+             from pg_proc p join pg_language l on l.oid = p.prolang where p.pronamespace = 'headgate'::regnamespace loop
     execute format('revoke all on function %s from public', f.name);
+    -- Before 18 a plan without the scans that are turned off looks dear, and the server compiles it: over a hundred segments that
+    -- takes seconds for what is read in milliseconds. What users call turns it off, also for what it calls.
+    if f.may_compile then execute format('alter function %s set jit = off', f.name); end if;
     if to_regrole('headgate_owner') is null then continue; end if;
     for r in select x.role from (values
         ('headgate_producer', array['send', 'send_batch', 'stage', 'make_room', 'send_staged', 'last_written', 'written_messages', 'load_once', 'note_pipeline', 'stream_settings', 'installed_version']),
