@@ -97,7 +97,7 @@ def test_what_is_loaded_is_there(site: Path) -> None:
 
 def test_pictures_stand_alone() -> None:
     """Each is used, described, and refers to nothing outside itself."""
-    used = "".join(p.read_text(encoding="utf-8") for p in (DOCS / "concepts").glob("*.md"))
+    used = "".join(p.read_text(encoding="utf-8") for part in ("concepts", "guides") for p in (DOCS / part).glob("*.md"))
     pictures = list((DOCS / "pictures").glob("*.svg"))
     assert len(pictures) >= 6
     for picture in pictures:

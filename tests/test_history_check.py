@@ -102,6 +102,18 @@ def test_lost(tale: Tale) -> None:
     assert tale.found() == ["lost"]
 
 
+@pytest.mark.parametrize(("answered", "wrong"), [(3.5, []), (1.51, ["lost"])])
+def test_a_poll_that_was_called_before_may_be_the_last(tale: Tale, answered: float, wrong: list[str]) -> None:
+    """One of its two messages was stale, and nobody knows which: that finishes a message only if none had it later."""
+    tale.send(1, 1, 2)
+    acks = tale.receive(1.5, 1, 2, by="poller")
+    tale.history.events[-1].answered = answered
+    tale.event("w2", "nack", 3.1, (1, 0), acks=tale.receive(3, 1, by="w2"))
+    tale.ack(3.6, acks, by="poller", stale=1)
+    tale.ack(3.8, tale.receive(3.7, 2, by="w2"), by="w2")
+    assert tale.found() == wrong
+
+
 def test_lost_after_its_ack_was_rolled_back(tale: Tale) -> None:
     tale.send(0, 1)
     acks = tale.receive(1, 1)
@@ -376,3 +388,79 @@ def test_called_stale(tale: Tale) -> None:
     tale.ack(1.2, tale.receive(1, 1), stale=1)
     tale.ack(3.2, tale.receive(3, 1, attempt=2))
     assert tale.found() == ["called stale"]
+
+
+# what settling answers
+
+
+def test_numbers_that_do_not_add_up(tale: Tale) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    tale.event("w1", "nack", 1.2, (1, 0), acks=acks, delay=0.0)
+    tale.ack(2.2, tale.receive(2, 1, 2, attempt=2))
+    assert tale.found() == ["wrong count"]
+
+
+def test_a_whole_delivery_counts_what_was_settled_before(tale: Tale) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    tale.ack(1.2, acks[:1])
+    tale.event("w1", "ack", 1.4, (2, 0), acks=[acks[0].rpartition(".")[0]])
+    assert tale.found() == ["wrong count"]
+
+
+def test_a_whole_delivery_counts_what_is_left(tale: Tale) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    tale.ack(1.2, acks[:1])
+    tale.event("w1", "ack", 1.4, (1, 0), acks=[acks[0].rpartition(".")[0]])
+    assert tale.found() == []
+
+
+def test_a_whole_delivery_may_count_what_another_transaction_has_not_settled_yet(tale: Tale) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    tale.ack(1.2, acks[:1], tx=tale.transaction("w1", 1.1, 1.5, ROLLED_BACK))
+    tale.event("w2", "ack", 1.6, (2, 0), acks=[acks[0].rpartition(".")[0]])
+    assert tale.found() == []
+
+
+def test_acked_behind_a_failed_one(tale: Tale) -> None:
+    tale.send(0, 1, 2, key="k")
+    acks = tale.receive(1, 1, 2, key="k")
+    tale.event("w1", "nack", 1.2, (1, 0), acks=acks[:1], delay=0.0)
+    tale.ack(1.4, acks[1:])
+    tale.ack(2.2, tale.receive(2, 1, key="k", attempt=2))
+    assert tale.found(ORDERED) == ["acked behind a failed one"]
+    assert tale.found(PLAIN) == []
+
+
+def test_what_another_is_settling_does_not_come_along(tale: Tale) -> None:
+    """It stays where it was when that is undone, and may be acked."""
+    tale.send(0, 1, 2, key="k")
+    acks = tale.receive(1, 1, 2, key="k")
+    tale.ack(1.1, acks[1:], by="w2", tx=tale.transaction("w2", 1.05, 1.3, ROLLED_BACK))
+    tale.event("w1", "nack", 1.2, (1, 0), acks=acks[:1], delay=0.0)
+    tale.ack(1.4, acks[1:])
+    tale.ack(2.2, tale.receive(2, 1, key="k", attempt=2))
+    assert tale.found(ORDERED) == []
+
+
+def test_what_was_acked_before_is_not_given_back(tale: Tale) -> None:
+    tale.send(0, 1, 2, key="k")
+    acks = tale.receive(1, 1, 2, key="k")
+    tale.ack(1.2, acks[1:])
+    tale.event("w1", "nack", 1.4, (1, 0), acks=acks[:1], delay=0.0)
+    tale.ack(2.2, tale.receive(2, 1, key="k", attempt=2))
+    assert tale.found(ORDERED) == []
+
+
+@pytest.mark.parametrize(("settled", "wrong"), [(False, ["called stale"]), (True, [])])
+def test_a_whole_delivery_is_called_stale(tale: Tale, settled: bool, wrong: list[str]) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    if settled:
+        tale.ack(1.1, acks[1:], by="w2", tx=tale.transaction("w2", 1.05, 1.6, ROLLED_BACK))
+    tale.event("w1", "ack", 1.2, (0, 1), acks=[acks[0].rpartition(".")[0]])
+    tale.ack(3.2, tale.receive(3, 1, 2, attempt=2))
+    assert tale.found() == wrong

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tales import ACK_WAIT, Tale
+from tales import ACK_WAIT, ORDERED, Tale
 
 from headgate.torture.presets import Preset, plan
 from headgate.torture.record import (
@@ -48,6 +48,18 @@ def test_slow_on_a_starved_machine(tale: Tale) -> None:
     assert tale.found() == []
 
 
+def test_a_nack_takes_the_later_ones_of_its_key_along(tale: Tale) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(0.5, 1, 2)
+    tale.event("w1", "nack", 1, (1, 0), tale.transaction("w1", 1, 3.5), acks=acks[:1], delay=0.0)
+    tale.ack(1.2, acks[1:], by="w2", stale=1)
+    tale.history.events[-1].answered = 3.6
+    tale.history.waits.append(Wait(2, "w2", ("w1",)))
+    again = tale.receive(3.9, 1, 2)
+    tale.ack(4, again)
+    assert "stopped" not in tale.found(ORDERED)
+
+
 @pytest.mark.parametrize(("same", "wrong"), [(True, []), (False, ["stopped"])])
 def test_two_who_settle_the_same_message_wait_for_each_other(tale: Tale, same: bool, wrong: list[str]) -> None:
     tale.send(0, 1, 2)
@@ -82,6 +94,22 @@ def stalling(tale: Tale, lane_is_held: bool = False) -> None:
 def test_stalled(tale: Tale) -> None:
     stalling(tale)
     assert tale.found() == ["stalled"]
+
+
+def test_nobody_asked_for_long(tale: Tale) -> None:
+    """The sessions had ended: then nobody was there to get it."""
+    stalling(tale)
+    for event in tale.history.events:
+        if event.kind == "receive" and not event.answer:
+            event.called, event.answered = event.called / 10, event.called / 10 + 0.01
+    assert tale.found() == []
+
+
+@pytest.mark.parametrize(("target", "wrong"), [("end", []), ("beginning", ["stalled"])])
+def test_what_a_seek_has_skipped_does_not_come(tale: Tale, target: str, wrong: list[str]) -> None:
+    tale.event("o", "seek", 1.0, target=target)
+    stalling(tale)
+    assert tale.found() == wrong
 
 
 def test_an_open_receive_may_hold_its_own_lane(tale: Tale) -> None:

@@ -16,6 +16,7 @@ import http_reference
 import python_reference
 import settings_reference
 import sql_reference
+import torture_example
 from headgate.pipeline import spec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +29,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_reference.page,
     "settings.md": settings_reference.page,
     "errors.md": errors_reference.page,
+    "pictures/torture.svg": torture_example.page,
     "pipeline.schema.json": lambda: json.dumps(spec.schema(), indent=2, ensure_ascii=False) + "\n",
 }
 
@@ -38,6 +40,7 @@ def main() -> int:
     for name, page in PAGES.items():
         target, text = DOCS / name, page()
         if "--check" not in sys.argv[1:]:
+            target.parent.mkdir(exist_ok=True)
             target.write_text(text, encoding="utf-8")
         elif not target.exists() or target.read_text(encoding="utf-8") != text:
             print(f"docs/{name} is out of date: run `make docs`", file=sys.stderr)

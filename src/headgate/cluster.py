@@ -101,6 +101,15 @@ class Cluster:
         self._run("initdb", "-D", str(staging), "--encoding=UTF8", "--data-checksums", *locale, *auth)
         staging.rename(self.data_dir)
 
+    def follow(self, primary: Cluster) -> None:
+        """Create the data as a standby of another cluster's running server."""
+        self._give(self.data_dir)
+        self._run("pg_basebackup", "-D", str(self.data_dir), "-d", primary.url(), "-R", "-c", "fast", "-X", "stream")
+
+    def promote(self) -> None:
+        """Make a standby the primary, and wait until it is."""
+        self._run("pg_ctl", "promote", "-D", str(self.data_dir), "-w", "-t", str(START_SECONDS))
+
     def start(self) -> None:
         """Start the server and wait until it accepts connections: after a crash, until it has recovered."""
         if self.is_running():

@@ -6,13 +6,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from .answers import acked_behind, acked_twice, false_stale, wrong_count
+from .epochs import newest_stream
+from .filtering import against_filter
+from .floors import floor_moved_back, floor_too_high, miscounted, slow_looks, wrong_loss, wrong_state
+from .marks import misread
 from .pacing import over_cap, over_pace, too_early
 from .presets import Preset
-from .reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, names, written
+from .reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, written
 from .record import Event, History
 from .upserts import older_version, wrong_append, wrong_value
 from .waiting import stalled, stopped
 
+GONE = ("XX000", "42P01", "42883")  # a relation or function does not exist any more
 LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
 
 
@@ -21,12 +27,16 @@ Check = Callable[[Reading, Log], Iterator[Finding]]
 
 def judge(history: History, preset: Preset) -> list[Finding]:
     """Everything that is wrong with a history, in the order in which it showed."""
+    raw = [*errors(history)]
+    history = newest_stream(history)
     log = written(history)
     findings = [
-        *errors(history),
+        *raw,
         *sent_twice(history, preset, log),
         *wrong_answers(history, preset, log),
         *stopped(history),
+        *misread(history, preset, log),
+        *slow_looks(history),
     ]
     for plan in preset.consumers:
         reading = Reading(history, preset, plan)
@@ -76,9 +86,9 @@ def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
                 if event.answered >= reading.live_until(first, event.called) or reading.given_back(first, event):
                     continue
                 same = event.transaction is not None and event.transaction is first.event.transaction
-                if same and event.answered >= first.event.called + reading.plan.ack_wait:
+                if same and (reading.clock_jumps or event.answered >= first.event.called + reading.plan.ack_wait):
                     continue  # inside its own transaction it may have expired
-                if any(e.happened and e.kind in ACKING for e in first.settled):
+                if any(e.possible and e.kind in ACKING for e in first.settled):
                     continue  # the first check judges these
                 yield Finding(
                     "two live deliveries",
@@ -119,7 +129,7 @@ def never_sent(reading: Reading, log: Log) -> Iterator[Finding]:
     for seq, handed in reading.handed.items():
         message = log.get(seq)
         first = handed[0].event
-        if message is None or not message.is_committed:
+        if message is None or not message.is_possible:
             text = (
                 f"message {seq} came although its send was rolled back" if message else f"message {seq} was never sent"
             )
@@ -141,7 +151,7 @@ def lost(reading: Reading, log: Log) -> Iterator[Finding]:
     """2: committed, never finished, and nobody asked for that; seen when nothing comes any more."""
     newest: dict[str | None, int] = defaultdict(int)
     for seq, m in log.items():
-        if m.is_committed:
+        if m.is_possible:
             newest[m.sent.key] = max(newest[m.sent.key], seq)
     left = dict(reading.history.endings[reading.plan.name].left) if reading.plan.name in reading.history.endings else {}
     for seq, message in log.items():
@@ -166,8 +176,9 @@ def lost(reading: Reading, log: Log) -> Iterator[Finding]:
 
 def last_seeks(reading: Reading) -> list[Event | None]:
     """The seeks that may have been the last one; none: there was none."""
-    seeks = reading.seeks
-    return [s for s in seeks if not any(o.seen_from > s.seen_by for o in seeks)] or [None]
+    sure = [s for s in reading.seeks if s.happened]
+    found: list[Event | None] = [s for s in reading.seeks if not any(o.seen_from > s.seen_by for o in sure)]
+    return found if sure else [*found, None]
 
 
 def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
@@ -179,18 +190,23 @@ def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
             return True
     if any(a.happened and a.seen_by > since for _, a in reading.acks.get(seq, [])):
         return True
-    handed = [h for h in reading.handed.get(seq, []) if h.event.happened]
-    if handed and any(e.happened and e.kind in ACKING and e.seen_by > since for e in handed[-1].settled):
+    handed = [h for h in reading.handed.get(seq, []) if h.event.possible]
+    last = [
+        h for h in handed if not any(o.event.called > h.event.answered for o in handed)
+    ]  # of those that overlap, all
+    if any(e.happened and e.kind in ACKING and e.seen_by > since for h in last for e in h.settled):
         return True
-    if any(e.seen_by > since and concerns(e, seq) for e in reading.of("discard") if e.happened and e.answer):
+    if any(e.unknown and e.kind in ACKING and e.seen_by > since for h in handed for e in h.settled):
         return True
-    if reading.maybe_dead(seq, float("inf")) and [e for e in reading.of("purge_dead") if e.happened and e.answer]:
+    if any(e.seen_by > since and concerns(e, seq) for e in reading.of("discard") if e.effective):
+        return True
+    if reading.maybe_dead(seq, float("inf")) and any(e.effective for e in reading.of("purge_dead")):
         return True
     ending = reading.history.endings.get(reading.plan.name)
     if ending is not None:
         if seq in ending.dead:
             return True
-        asked = ("retain_up_to" in reading.preset.stream) and [x for x in ending.losses if x[0] <= seq <= x[1]]
+        asked = reading.preset.loses and [x for x in ending.losses if x[0] <= seq <= x[1]]
         if asked:
             return True
     return seek is not None and reading.may_be_removed(message, seek)
@@ -206,9 +222,31 @@ def errors(history: History) -> Iterator[Finding]:
             continue
         if problem.state == "57014" and "user request" in problem.text:  # an operator has cancelled it
             continue
+        if problem.state in GONE and any(e.kind == "recreate_stream" for e in overlapping(history, event)):
+            continue  # known: whoever waits while a stream is dropped is told so in PostgreSQL's own words
+        if problem.state in ("53100", "58030") and any(f.kind == "fill" for f in history.faults):
+            continue
+        if event.lost and history.faults:
+            continue
+        if problem.state == "55P03" and any(removed_meanwhile(history, event)):
+            continue
         said = [x for x in problem.text.splitlines() if x.startswith("DETAIL") or x == problem.text.splitlines()[0]]
         text = f"{event.session}'s {event.kind} at {event.called:.3f} answered {problem.state}: {' '.join(said)}"
         yield Finding("raw error", text, event.answered, event.consumer, tuple(event.seqs), (event,))
+
+
+def removed_meanwhile(history: History, event: Event) -> Iterator[Event]:
+    """Removals in open transactions, which hold the segments' tables until they end: they should be called alone."""
+    return (
+        e
+        for e in history.events
+        if e.kind in ("maintain", "compact") and e.transaction is not None and e.answer
+        if e.called < event.answered and e.transaction.ended > event.called
+    )
+
+
+def overlapping(history: History, event: Event) -> Iterator[Event]:
+    return (e for e in history.events if e.called < event.answered and e.answered > event.called)
 
 
 def out_of_order(reading: Reading, log: Log) -> Iterator[Finding]:
@@ -242,10 +280,11 @@ def out_of_order(reading: Reading, log: Log) -> Iterator[Finding]:
 
 
 def by_key(log: Log) -> dict[str, list[Written]]:
-    """The committed messages of each key in the order in which its only writer sent them."""
+    """The messages of each key in the order in which its only writer sent them, but for those of which nobody knows
+    when they were sent."""
     keys: dict[str, list[Written]] = defaultdict(list)
     for message in log.values():
-        if message.sent.key is not None and message.is_committed:
+        if message.sent.key is not None and message.is_committed and not message.is_uncertain:
             keys[message.sent.key].append(message)
     for messages in keys.values():
         messages.sort(key=lambda m: (first_sent(m), m.seq))
@@ -253,14 +292,14 @@ def by_key(log: Log) -> dict[str, list[Written]]:
 
 
 def first_sent(message: Written) -> float:
-    return min(e.called for e in message.events if e.happened)
+    return min(e.called for e in message.events if e.possible)
 
 
 def epoch(reading: Reading, event: Event) -> Event | str | None:
     """The last seek before a receive; "unclear" when one may have been meanwhile, or may not."""
     before = [s for s in reading.seeks if s.seen_from < event.answered]
     inside = [s for s in reading.of("seek") if s.transaction is not None and s.transaction is event.transaction]
-    if inside or any(s.seen_by > event.called for s in before):
+    if inside or any(s.seen_by > event.called or s.unknown for s in before):
         return "unclear"
     last = max(before, key=lambda s: s.seen_by, default=None)
     if last is not None and any(o is not last and o.seen_by > last.seen_from for o in before):
@@ -283,14 +322,16 @@ def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event 
             if e.kind in ACKING and e.called > since:
                 if inside and e.called < event.answered:
                     return True
-                if e.happened and e.seen_from < event.answered:
+                if e.possible and e.seen_from < event.answered:
                     return True
     if reading.maybe_dead(earlier.seq, event.answered):
         return True
-    if any(concerns(e, earlier.seq) and e.called < event.answered for e in reading.of("discard") if e.answer):
+    if any(
+        concerns(e, earlier.seq) and e.called < event.answered for e in reading.of("discard") if e.answer or e.unknown
+    ):
         return True
     ending = reading.history.endings.get(reading.plan.name)
-    asked = "retain_up_to" in reading.preset.stream and ending is not None
+    asked = reading.preset.loses and ending is not None
     return bool(asked and ending and [x for x in ending.losses if x[0] <= earlier.seq <= x[1]])
 
 
@@ -320,48 +361,6 @@ def wrong_answers(history: History, preset: Preset, log: Log) -> Iterator[Findin
                 yield Finding("another message's seq", text, event.called, None, (seq,), (event,))
 
 
-def acked_twice(reading: Reading, log: Log) -> Iterator[Finding]:
-    """An ack_id for which two acks, both committed, were told that they were the one."""
-    for handed in reading.by_ack.values():
-        acks = [e for e in handed.settled if e.kind == "ack" and e.happened and e.answer[1] == 0]
-        acks = [e for e in acks if handed.message.ack_id in names(e)]
-        if len(acks) > 1:
-            text = (
-                f"{handed.message.ack_id} was acked at {', '.join(f'{e.called:.3f}' for e in acks)}, and none was stale"
-            )
-            yield Finding("acked twice", text, acks[1].called, reading.plan.name, (handed.message.seq,), tuple(acks))
-
-
-def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
-    """An ack that was called stale although its messages were surely in the caller's hands."""
-    for event in reading.of("ack"):
-        if event.answer[1] == 0 or any(a.count(".") == 1 for a in names(event)):
-            continue
-        handed = reading.named(event)
-        if len(handed) == len(names(event)) and all(surely_held(reading, h, event) for h in handed):
-            yield Finding(
-                "called stale",
-                f"{event.session}'s ack at {event.called:.3f} answered {event.answer} for messages that it surely had",
-                event.called,
-                reading.plan.name,
-                tuple(h.message.seq for h in handed),
-                (event,),
-            )
-
-
-def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
-    mine = handed.event.transaction is not None and handed.event.transaction is event.transaction
-    if not mine and (not handed.event.happened or handed.event.seen_by > event.called):
-        return False
-    if handed.event.undone is not None:
-        return False
-    others = [e for h in reading.fellows(handed) for e in h.settled if e is not event and e.called < event.answered]
-    if others or reading.moved(handed.event.called, event.answered) or reading.of("seek"):
-        return False
-    deadline = handed.event.called + reading.plan.ack_wait
-    return not reading.plan.leased and event.answered < deadline
-
-
 CHECKS: tuple[Check, ...] = (
     after_ack,
     two_at_once,
@@ -375,7 +374,15 @@ CHECKS: tuple[Check, ...] = (
     wrong_append,
     stalled,
     acked_twice,
+    wrong_count,
+    acked_behind,
     too_early,
     over_cap,
     over_pace,
+    against_filter,
+    floor_too_high,
+    floor_moved_back,
+    miscounted,
+    wrong_state,
+    wrong_loss,
 )

@@ -1,4 +1,5 @@
-"""What `headgate torture` does with its arguments: one history after the other, judged, and told when it went wrong."""
+"""What `headgate torture` does with its arguments: one history, or meeting, after the other, judged, and told when it
+went wrong."""
 
 from __future__ import annotations
 
@@ -7,43 +8,125 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
+from .catalogue import PRESETS
 from .check import judge
-from .presets import PRESETS, Preset
-from .run import run
-from .server import Databases, databases_on, temporary_server
-from .story import census, tell
+from .faults import needs_cluster
+from .hands import missing_for
+from .keep import load as load
+from .keep import new_directory, to_json
+from .meetings import Met, all_meetings, stage
+from .picture import picture
+from .points import stopping_build
+from .presets import Preset
+from .server import Grounds, databases_on, temporary_server
+from .settings import again, changed
+from .shrink import shrink
+from .simpler import Failing, fresh, simplify
+from .story import census, first_of_each, story, summary
+from .story import tell as tell_all
+from .worlds import WORLDS
 
 _LARGEST_SEED = 1_000_000
+_A_ROUND = 150  # meetings in a world, before the next world has its turn, when time is limited
+
+Say = Callable[[Any], None]
+Talk = Callable[[str], None]
 
 
-def unknown(names: Sequence[str]) -> str | None:
-    """What to say when some of the presets do not exist."""
-    wrong = [name for name in names if name not in PRESETS]
-    return f"no preset is called {', '.join(wrong)}; there are {', '.join(sorted(PRESETS))}" if wrong else None
+def unknown(names: Sequence[str], meetings: bool, has_database: bool) -> str | None:
+    """What to say when some of the presets, or worlds, do not exist, or cannot be run here."""
+    kind, known = ("world", WORLDS) if meetings else ("preset", PRESETS)
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        return f"no {kind} is called {', '.join(wrong)}; there are {', '.join(sorted(known))}"
+    if meetings:
+        return None
+    harmful = [name for name in names if has_database and needs_cluster(PRESETS[name])]
+    if harmful:
+        return f"{', '.join(harmful)} would stop your server: leave --database out"
+    return next((missing for name in names if (missing := missing_for(PRESETS[name]))), None)
 
 
-def torture(args: argparse.Namespace, *, say: Callable[[Any], None], talk: Callable[[str], None]) -> int:
-    """Runs the histories that were asked for, and returns how many findings there are."""
+def chosen(names: Sequence[str], settings: Sequence[str]) -> list[Preset]:
+    """The presets, as the settings change them; a ValueError says what is wrong with one."""
+    return [changed(PRESETS[name], settings) for name in names or sorted(PRESETS)]
+
+
+def torture(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
+    """Runs the histories that were asked for, or judges the kept one, and returns how many findings there are."""
+    if args.judge is not None:
+        history, preset, seconds = args.judge
+        kept = Failing(preset, history.seed, seconds, history, judge(history, preset))
+        return report([tell(kept, None, talk)], args.json, say)
     first = args.seed or random.SystemRandom().randrange(1, _LARGEST_SEED)
-    presets = [PRESETS[name] for name in args.names or sorted(PRESETS)]
-    server: AbstractContextManager[Databases]
-    server = databases_on(args.database) if args.database else temporary_server(args.postgres)
     results = []
-    with server as databases:
+    presets = [p for p in args.presets if not (args.database and needs_cluster(p))]
+    for missing in filter(None, map(missing_for, presets)):
+        talk(f"left out: {missing}")
+    presets = [p for p in presets if not missing_for(p)]
+    with server(args) as grounds:
+        run_one = fresh(grounds)
         for preset, seed in histories(presets, first, args.count, args.minutes):
-            result, text = one(databases, preset, seed, args.seconds)
-            results.append(result)
-            talk(text)
+            one = run_one(preset, seed, args.seconds)
+            results.append(tell(one, args.keep, talk))
+            if one.findings and args.shrink:
+                simple = simplify(one, run_one, talk)
+                line = again(simple.preset, simple.seed, simple.seconds)
+                talk(f"  the simplest that went wrong: {line}")
+                results[-1]["simplest"] = line
+                if simple is not one:
+                    results[-1]["kept_simplest"] = tell(simple, args.keep, talk)["kept"]
+    return report(results, args.json, say)
+
+
+def report(results: list[dict[str, Any]], as_json: bool, say: Say) -> int:
     found = sum(len(result["findings"]) for result in results)
-    if args.json:
+    if as_json:
         say(results)
     else:
         calls = sum(result["calls"] for result in results)
         histories_run = "1 history" if len(results) == 1 else f"{len(results)} histories"
         say(f"{histories_run}, {calls} calls, {found} findings")
     return found
+
+
+def server(args: argparse.Namespace, script: str | None = None) -> AbstractContextManager[Grounds]:
+    return databases_on(args.database, script) if args.database else temporary_server(args.postgres, script)
+
+
+def meet(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
+    """Runs the meetings of the worlds that were asked for, and returns how many findings there are."""
+    first = args.seed or random.SystemRandom().randrange(1, _LARGEST_SEED)
+    end = time.monotonic() + 60 * args.minutes if args.minutes is not None else float("inf")
+    results: list[dict[str, Any]] = []
+    with server(args, stopping_build()) as grounds:
+        for preset, seed in histories([WORLDS[n] for n in args.names or WORLDS], first, args.count, args.minutes):
+            held, wrong = 0, []
+            with grounds(preset) as ground, stage(ground.url, preset) as place:
+                meetings = all_meetings(preset, place.stops(), seed)
+                random.Random(seed).shuffle(meetings)
+                for meeting in meetings if args.minutes is None else meetings[:_A_ROUND]:
+                    if time.monotonic() > end:
+                        break
+                    met = place.meet(meeting)
+                    held += 1
+                    if met.findings:
+                        wrong.append(met)
+                        repeat = f"headgate torture --meetings {preset.name} --seed {seed}"
+                        talk(f"{meeting}\n{tell_all(met.history, preset, met.findings, repeat)}")
+            talk(f"{preset.name} seed {seed}: {held} of {len(meetings)} meetings, {len(wrong)} of them wrong")
+            results.append({"world": preset.name, "seed": seed, "meetings": held, "findings": shown(wrong)})
+    found = sum(len(result["findings"]) for result in results)
+    count = sum(result["meetings"] for result in results)
+    say(results if args.json else f"{count} meetings, {found} findings")
+    return found
+
+
+def shown(wrong: list[Met]) -> list[dict[str, Any]]:
+    return [{"meeting": str(met.meeting), "check": f.check, "text": f.text} for met in wrong for f in met.findings]
 
 
 def histories(presets: list[Preset], seed: int, count: int, minutes: float | None) -> Iterator[tuple[Preset, int]]:
@@ -58,16 +141,38 @@ def histories(presets: list[Preset], seed: int, count: int, minutes: float | Non
         turn += 1
 
 
-def one(databases: Databases, preset: Preset, seed: int, seconds: float) -> tuple[dict[str, Any], str]:
-    """Runs and judges one history: what came of it, and how it is told."""
-    with databases() as url:
-        history = run(url, preset, seed, seconds)
-    findings = judge(history, preset)
-    head = f"{preset.name} seed {seed}: {len(history.events)} calls in {history.now():.0f} s"
-    text = f"{head}\n  {census(history)}\n{tell(history, findings)}" if findings else f"{head}, nothing wrong"
-    return {
-        "preset": preset.name,
-        "seed": seed,
+def tell(one: Failing, keep: Path | None, talk: Talk) -> dict[str, Any]:
+    """Tells what came of a history, and keeps what went wrong; answers the same for a program."""
+    history, findings = one.history, one.findings
+    end = max((e.answered for e in history.events if e.answered != float("inf")), default=0.0)
+    head = f"{one.preset.name} seed {one.seed}: {len(history.events)} calls in {end:.0f} s"
+    result: dict[str, Any] = {
+        "preset": one.preset.name,
+        "seed": one.seed,
         "calls": len(history.events),
         "findings": [{"check": f.check, "text": f.text, "at": round(f.at, 3), "seqs": f.seqs} for f in findings],
-    }, text
+        "kept": None,
+    }
+    if not findings:
+        talk(f"{head}, nothing wrong")
+        return result
+    parts = [head, f"  {census(history)}", summary(findings), f"  again: {again(one.preset, one.seed, one.seconds)}"]
+    pictures = {}
+    for finding in first_of_each(findings):
+        smaller = shrink(history, one.preset, finding)
+        parts.append(f"\n{story(smaller)}")
+        name = "".join(c if c.isalnum() else "-" for c in finding.check.replace(",", ""))
+        pictures[f"{name}.svg"] = picture(smaller)
+        pictures[f"{name}.json"] = to_json(smaller.history, smaller.preset, one.seconds)
+    if keep is not None:
+        directory = new_directory(keep, f"{one.preset.name}-{one.seed}")
+        files = {
+            "story.txt": "\n".join(parts) + "\n",
+            "history.json": to_json(history, one.preset, one.seconds),
+        } | pictures
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+        parts.append(f"\n  kept in {directory}: {', '.join(files)}")
+        result["kept"] = str(directory)
+    talk("\n".join(parts))
+    return result

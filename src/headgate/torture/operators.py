@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from .presets import STREAM, named
+from .presets import STREAM, Preset, named
+from .record import Event
 from .sessions import Session
 
 CANCEL = """
@@ -12,6 +14,25 @@ select pg_cancel_backend(a.pid) from pg_stat_activity a
  where a.datname = current_database() and a.state = 'active' and a.pid <> pg_backend_pid()
    and a.application_name ~ '^(sender|worker|operator|maintainer)[0-9]'
  order by random() limit 1
+"""
+# Closed segments of which nothing is left but a few parked messages.
+TO_BE_KEPT = """
+select from headgate.segment g cross join lateral headgate.rest_of(g) r where g.state = 'closed'
+ group by g.stream, g.id
+having not bool_or(r.unread) and sum(r.in_flight) = 0 and sum(r.parked) between 1 and max(g.messages) / 5 limit 1
+"""
+ONE_LAYOUT = "select from headgate.layout y group by y.stream having count(*) = 1"
+VACUUM = "vacuum (freeze, truncate false) headgate.delivery"
+
+
+THIN = """
+select (headgate.thin_public(s.id, 0, 'second', make_interval(secs => %(age)s), 2000)).gone
+  from (select id from headgate.stream where name = %(stream)s for no key update skip locked) s
+"""
+USE_UP = """
+select count(nextval(('headgate.seq_' || s.id)::regclass))
+  from headgate.stream s, headgate.make_room(%(stream)s, %(n)s), generate_series(1, %(n)s)
+ where s.name = %(stream)s
 """
 
 
@@ -23,15 +44,11 @@ class Operator(Session):
         self.open = self.preset.operators_open
 
     def step(self) -> None:
-        cue = self.pool.take_cue() if self.transaction is None else None
-        if cue is not None:
-            getattr(self, cue[0])(cue[1])
-            return
         kinds = list(self.preset.weights)
         kind = self.random.choices(kinds, [self.preset.weights[k] for k in kinds])[0]
         getattr(self, kind)(self.random.choice(self.preset.consumers).name)
         if self.transaction is None:
-            self.pool.cued.wait(self.random.random() * 0.1)
+            self.rest(0.1)
 
     def maintain(self, consumer: str) -> None:
         self.call(
@@ -41,18 +58,66 @@ class Operator(Session):
     def tick(self, consumer: str) -> None:
         self.call("tick", "select headgate.tick(%s)", [STREAM], first)
 
+    def vacuum(self, consumer: str) -> None:
+        """As autovacuum does now and then: it forgets who has locked a row before."""
+        if self.transaction is None:
+            self.history.call(self.name, "vacuum", lambda: self.db.execute(VACUUM).statusmessage)
+
+    def close(self, consumer: str) -> None:
+        """The part of maintenance that ends and closes segments and removes none."""
+        self.call(
+            "close", "select task, done from headgate.prepare_storage()", [], lambda rows: [tuple(r) for r in rows]
+        )
+
+    def thin(self, consumer: str) -> None:
+        """As maintenance does, but of ticks that are much younger: see thin_ticks() in 40_ticks.sql."""
+        if self.transaction is None:
+            age = self.random.choice((0.05, 0.5))
+            self.call("thin", THIN, {"stream": STREAM, "age": age}, len, age=age)
+
+    def use_up(self, consumer: str) -> None:
+        """So many seqs, as a large send does that is rolled back: whoever is open now is late from then on."""
+        self.call("use_up", USE_UP, {"stream": STREAM, "n": 11000}, first)
+
     def compact(self, consumer: str) -> None:
-        self.call("compact", "select headgate.compact(%s)", [STREAM], first)
+        self.compact_once()
+
+    def compact_once(self) -> Event:
+        return self.call("compact", "select headgate.compact(%s)", [STREAM], first)
+
+    def compact_surely(self) -> None:
+        """Again, if somebody used the segments just then."""
+        for _ in range(8):
+            event = self.compact_once()
+            if event.answer or event.problem:
+                return
 
     def compact_late(self, consumer: str) -> None:
         """In a transaction that has seen nothing of what others did since it began."""
-        if self.transaction is None:
+        if self.transaction is None and self.has_to_keep():
             self.in_transaction(
                 lambda: self.tick(""),
-                lambda: self.pool.cue("replay", consumer),
-                lambda: self.compact(""),
+                lambda: self.beside(lambda: self.replay(consumer)),
+                self.compact_surely,
                 isolation="repeatable read",
             )
+
+    def has_to_keep(self) -> bool:
+        """Whether compaction has something to remove, and something to keep of it; helps that to come about."""
+        for _ in range(40):
+            if self.db.execute(TO_BE_KEPT).fetchall():
+                return True
+            self.close("")
+            self.rest(0.06)
+        return False
+
+    def beside(self, step: Callable[[], None]) -> None:
+        """By another session, while the transaction of this one is open."""
+        mine = self.db, self.transaction
+        with self.connect() as self.db:
+            self.transaction = None
+            step()
+        self.db, self.transaction = mine
 
     def cancel(self, consumer: str) -> None:
         """Whatever somebody is just doing: it must leave nothing half done."""
@@ -72,23 +137,71 @@ class Operator(Session):
         self.of_consumer("seek", consumer, ["beginning"], target="beginning")
 
     def replay_slowly(self, consumer: str) -> None:
-        """In a transaction that stays open while another operator compacts."""
-        if self.transaction is None:
+        """In a transaction that stays open while another session compacts."""
+        if self.transaction is None and self.has_to_keep():
             self.in_transaction(
                 lambda: self.replay(consumer),
-                lambda: self.pool.cue("compact", consumer),
+                lambda: self.beside(self.compact_surely),
                 isolation="read committed",
             )
 
+    def replay_elsewhere(self, consumer: str) -> None:
+        """After compaction has kept something, and its lanes were left for others."""
+        if self.transaction is None and self.has_to_keep():
+            self.compact_surely()
+            self.set_lanes(consumer)
+            for _ in range(40):
+                self.maintain(consumer)
+                self.compact(consumer)
+                if self.db.execute(ONE_LAYOUT).fetchall():
+                    break
+            self.replay(consumer)
+
+    def recreate(self, consumer: str) -> None:
+        """Dropped, and created again from the beginning, in one statement: for everybody else it is a seek."""
+        text, values = named({"ack_wait": 1.0} | self.preset.consumer(consumer).settings)
+        self.call(
+            "seek",
+            f"select headgate.drop_consumer(%s, %s), headgate.create_consumer(%s, %s, {text})",
+            [STREAM, consumer, STREAM, consumer, *values],
+            first,
+            consumer=consumer,
+            target="beginning",
+            recreated=True,
+        )
+
+    def recreate_stream(self, consumer: str) -> None:
+        """Dropped with everything, and made again. It needs the stream's tables for itself, so it is alone."""
+        if self.transaction is None:
+            self.call("recreate_stream", *recreation(self.preset), len)
+
+    def alter_filter(self, consumer: str) -> None:
+        """Widened, or as it was."""
+        token = self.preset.consumer(consumer).filter
+        if token is None:
+            return
+        tokens = [token, *(self.preset.widened if self.random.random() < 0.5 else ())]
+        query = "select headgate.alter_consumer(%s, %s, filter => %s)"
+        filters = [f"{t}.>" for t in tokens]
+        self.call("alter_consumer", query, [STREAM, consumer, filters], first, consumer=consumer, filter=filters)
+
     def retry_now(self, consumer: str) -> None:
-        self.of_consumer("retry_now", consumer)
+        seqs = self.some_seqs()
+        self.of_consumer("retry_now", consumer, [seqs], seqs=seqs)
 
     def discard(self, consumer: str) -> None:
-        seqs = sorted(self.random.sample(self.known(), 1))
+        seqs = self.some_seqs()
         self.of_consumer("discard", consumer, [seqs], seqs=seqs)
 
+    def some_seqs(self) -> list[int] | None:
+        """A few that are known; or none are named, which means all that are parked."""
+        known = self.known()
+        return None if self.random.random() < 0.1 else sorted(self.random.sample(known, min(len(known), 5)))
+
     def redrive(self, consumer: str) -> None:
-        self.of_consumer("redrive", consumer)
+        most = self.random.choice((None, None, 1, 3))
+        query = "select headgate.redrive(%s, %s, max => %s)"
+        self.call("redrive", query, [STREAM, consumer, most], first, consumer=consumer, max=most)
 
     def purge_dead(self, consumer: str) -> None:
         self.of_consumer("purge_dead", consumer)
@@ -128,6 +241,10 @@ class Operator(Session):
     def set_channel(self, consumer: str) -> None:
         channel, most = f"t{self.random.randrange(3)}", self.random.randint(1, 3)
         pace = self.random.choice((None, 0.005, 0.05))
+        if self.random.random() < 0.3:  # back to those of the consumer
+            query = "select headgate.set_channel(%s, %s, %s, clear => '{max_concurrency,release_interval}')"
+            self.call("set_channel", query, [STREAM, consumer, channel], first, consumer=consumer, channel=channel)
+            return
         self.call(
             "set_channel",
             "select headgate.set_channel(%s, %s, %s, %s, make_interval(secs => %s))",
@@ -168,6 +285,17 @@ class Maintainer(Operator):
             self.maintain("")
         else:
             self.compact("")
+
+
+def recreation(preset: Preset) -> tuple[str, list[Any]]:
+    """One statement: what it selects is called from left to right."""
+    text, values = named(preset.stream)
+    calls, all_values = ["headgate.drop_stream(%s)", f"headgate.create_stream(%s, {text})"], [STREAM, STREAM, *values]
+    for plan in preset.consumers:
+        text, values = named({"ack_wait": 1.0} | plan.settings)
+        calls.append(f"headgate.create_consumer(%s, %s, {text})")
+        all_values += [STREAM, plan.name, *values]
+    return "select " + ", ".join(calls), all_values
 
 
 def first(rows: list[Any]) -> Any:

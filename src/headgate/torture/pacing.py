@@ -15,12 +15,14 @@ CHANGING = ("set_channel", "alter_consumer")
 
 def too_early(reading: Reading, log: Log) -> Iterator[Finding]:
     """A message that was sent with a delay, or was nacked with one, came before that had passed."""
+    if reading.clock_jumps:
+        return
     for seq, handed in reading.handed.items():
         sent = log.get(seq)
         if sent is not None and sent.sent.delay:
             due = min(e.called for e in sent.events) + sent.sent.delay
             for h in handed:
-                if h.event.answered < due:
+                if h.event.answered < due and not _hurried(reading, sent.events[0], h.event, ("retry_now",)):
                     yield _early(reading, seq, h.event, due, sent.events[0])
         for first in handed:
             for nack in first.settled:
@@ -36,8 +38,8 @@ def too_early(reading: Reading, log: Log) -> Iterator[Finding]:
                         yield _early(reading, seq, h.event, due, nack)
 
 
-def _hurried(reading: Reading, nack: Event, event: Event) -> bool:
-    return any(e.called < event.answered and e.seen_by > nack.called for e in reading.of(*HURRYING))
+def _hurried(reading: Reading, put_off: Event, event: Event, by: tuple[str, ...] = HURRYING) -> bool:
+    return any(e.called < event.answered and e.seen_by > put_off.called for e in reading.of(*by))
 
 
 def _early(reading: Reading, seq: int, event: Event, due: float, why: Event) -> Finding:
@@ -71,7 +73,7 @@ def _surely_in_flight(reading: Reading, handed: Handed, receive: Event) -> bool:
         return False
     for e in handed.settled:
         inside = e.transaction is not None and e.transaction is receive.transaction
-        if inside or (e.happened and e.seen_from < receive.answered):
+        if inside or (e.possible and e.seen_from < receive.answered):
             return False
     return receive.answered < reading.live_until(handed, receive.called)
 
@@ -79,7 +81,7 @@ def _surely_in_flight(reading: Reading, handed: Handed, receive: Event) -> bool:
 def over_pace(reading: Reading, log: Log) -> Iterator[Finding]:
     """Messages of a channel that came faster than release_interval."""
     pace = reading.plan.settings.get("release_interval")
-    if pace is None or any(kind in reading.preset.weights for kind in CHANGING):
+    if pace is None or reading.clock_jumps or any(kind in reading.preset.weights for kind in CHANGING):
         return
     for lane in _lanes(reading).values():
         lane.sort(key=lambda h: h.event.called)

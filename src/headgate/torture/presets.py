@@ -15,6 +15,7 @@ STREAM = "s"
 
 # How long transactions stay open, at most: most of them hardly, some past the deadline of what they received.
 HOLDS = (0.0,) * 6 + (0.01,) * 6 + (0.03,) * 6 + (0.1, 0.1, 0.3, 1.0, 2.5, 2.5)
+SHORT = (0.0, 0.01, 0.03, 0.1)
 LONG = (0.03, 0.1, 0.3, 0.6)
 
 
@@ -64,12 +65,21 @@ class Preset:
     delays: float = 0.0
     batch: int = 4  # the largest send
     pace: float = 0.005  # of senders: how long they rest between steps, at most
+    rest: float = 0.005  # the same of workers
     holds: tuple[float, ...] = HOLDS
     senders: int = 3
     workers: int = 5
+    faults: dict[str, float] = field(default_factory=dict)  # weights of what is done to server and network
+    fault_every: float = 0.4  # seconds between faults, at most twice that
+    hands: dict[str, int] = field(default_factory=dict)  # processes of their own, by kind: sdk, loop, http
     operators: int = 1
     operators_open: float = 0.35
     maintainers: int = 0
+    readers: int = 0
+    lookers: int = 0
+    archivers: int = 0
+    prepared: float = 0.0  # how many transactions are prepared, and ended by another session
+    widened: tuple[str, ...] = ()  # first tokens that filters are widened by, for a while
     open: float = 0.35  # how many steps are a transaction
     sizes: tuple[int, ...] = (1, 3, 10, 50)  # of receives
     answers: float = 0.15  # how many steps of a worker's transaction send something
@@ -85,6 +95,13 @@ class Preset:
         return bool(self.stream.get("one_message_per_key"))
 
     @property
+    def loses(self) -> bool:
+        """Whether its retention removes what nobody has read."""
+        return "retain_up_to" in self.stream or (
+            "max_storage" in self.stream and self.stream.get("retain", "forever") == "forever"
+        )
+
+    @property
     def lane_by(self) -> str:
         return str(self.stream.get("lane_by", "hash"))
 
@@ -94,208 +111,6 @@ class Preset:
 
 def plan(name: str, **settings: Any) -> ConsumerPlan:
     return ConsumerPlan(name, settings)
-
-
-MAINTENANCE = {"maintain": 3.0, "tick": 2.0}
-SMALL_SEGMENTS = {"segment_rows": 1000, "segment_age": "200 ms", "compact_every": "300 ms"}
-# Segments that fill up and are done for soon, but for a few parked messages; nobody else removes them.
-QUICK: dict[str, Any] = {
-    "batch": 150,
-    "sizes": (100, 300),
-    "operators": 3,
-    "operators_open": 0.0,
-    "senders": 1,
-    "workers": 4,
-    "pace": 0.02,
-    "open": 0.03,
-    "share": 0.0,
-    "deaf": 0.0,
-    "nack": 0.08,
-    "long_nack": 1.0,
-    "longest_nack": 4.0,
-    "holds": LONG,
-}
-# Segments that everybody is done with after a while, but for a few parked messages.
-STORED: dict[str, Any] = {"batch": 12, "maintainers": 1, "open": 0.15, "long_nack": 0.6, "nack": 0.08}
-BOTH = (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8))
-MORTAL = (plan("free", ack_wait=0.4, max_deliver=2), plan("ordered", order="key", ack_wait=0.5, max_deliver=2))
-
-_ALL = [
-    Preset("plain", BOTH, {"lanes": 3}, MAINTENANCE, ids=0.2),
-    Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE),
-    Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE),
-    # many lanes, so that some are free while others are held
-    Preset("many-keys", BOTH, {"lane_by": "key"}, {}, keys=40, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
-    Preset("many-channels", BOTH, {"lane_by": "channel"}, {}, keys=10, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
-    Preset("many-lanes", BOTH, {"lanes": 32}, {}, keys=40, sizes=(3, 10), batch=2, pace=0.1),
-    # delays, and consumers that see a part of the keys
-    Preset(
-        "filters",
-        (
-            plan("all", ack_wait=0.6),
-            plan("some", filter=["a.>"], order="key", ack_wait=0.6),
-            plan("others", filter=["b.>"]),
-        ),
-        {"lanes": 2},
-        MAINTENANCE,
-        families=("a", "b"),
-        delays=0.2,
-    ),
-    Preset(
-        "delays",
-        BOTH,
-        {"lane_by": "channel"},
-        MAINTENANCE,
-        delays=0.3,
-    ),
-    # limits of channels and of whole consumers, which change
-    Preset(
-        "limits",
-        (
-            plan("capped", ack_wait=0.5, max_concurrency=2),
-            plan("paced", order="key", ack_wait=0.5, max_concurrency=3, release_interval=0.005),
-        ),
-        {"lane_by": "channel"},
-        MAINTENANCE | {"set_channel": 2.0, "alter_consumer": 2.0, "pause": 0.5},
-        batch=2,
-        pace=0.1,
-    ),
-    Preset(
-        "capped",
-        (
-            plan("capped", ack_wait=0.5, max_concurrency=2),
-            plan("paced", order="key", ack_wait=0.5, max_concurrency=3, release_interval=0.02),
-        ),
-        {"lane_by": "channel"},
-        MAINTENANCE,
-        batch=2,
-        pace=0.1,
-        keys=4,
-    ),
-    Preset(
-        "pending",
-        (
-            plan("free", ack_wait=0.5, max_ack_pending=10),
-            plan("ordered", order="key", ack_wait=0.5, max_ack_pending=10),
-        ),
-        {"lanes": 3},
-        MAINTENANCE | {"alter_consumer": 1.0, "pause": 0.5},
-    ),
-    Preset(
-        "leased",
-        (
-            plan("free", ack_wait=0.6, leased=True, lease_time=1.0),
-            plan("ordered", order="key", leased=True, lease_time=1.0),
-        ),
-        {"lanes": 4},
-        MAINTENANCE,
-    ),
-    Preset(
-        "leased-keys",
-        (plan("ordered", order="key", ack_wait=0.6, leased=True, lease_time=1.0),),
-        {"lane_by": "key", "lanes": 4},
-        MAINTENANCE,
-    ),
-    # replay and powers over what is parked
-    Preset(
-        "seeks",
-        BOTH,
-        {"lanes": 3},
-        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "discard": 1.0, "pause": 0.3},
-        long_nack=0.3,
-    ),
-    Preset(
-        "seeks-keys",
-        BOTH,
-        {"lane_by": "key"},
-        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "discard": 1.0},
-        long_nack=0.3,
-    ),
-    Preset("dead", MORTAL, {"lanes": 3}, MAINTENANCE | {"redrive": 2.0, "purge_dead": 0.3, "retry_now": 1.0}, nack=0.3),
-    Preset(
-        "dead-channels",
-        MORTAL,
-        {"lane_by": "channel"},
-        MAINTENANCE | {"redrive": 2.0, "purge_dead": 0.3},
-        nack=0.3,
-    ),
-    # changing the number of lanes under traffic
-    Preset("lanes", BOTH, {"lanes": 2}, MAINTENANCE | {"set_lanes": 1.0, "seek": 0.3}, open=0.25),
-    # storage: what everybody has acked is removed, a few parked messages are kept elsewhere
-    Preset(
-        "storage",
-        BOTH,
-        {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3},
-        **STORED,
-    ),
-    Preset(
-        "storage-lanes",
-        BOTH,
-        {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "set_lanes": 0.7},
-        **STORED,
-    ),
-    Preset(
-        "storage-channels",
-        BOTH,
-        {"lane_by": "channel", "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 3.0, "seek": 0.7},
-        **STORED,
-    ),
-    Preset(
-        "compaction",
-        (plan("free", ack_wait=0.6),),
-        {"lanes": 2, "retain": "until_acked", "segment_rows": 1000},
-        {"compact_late": 0.5, "replay_slowly": 0.5, "tick": 6.0},
-        **QUICK,
-    ),
-    Preset(
-        "compaction-lanes",
-        (plan("free", ack_wait=0.6),),
-        {"lanes": 2, "retain": "until_acked", "segment_rows": 1000},
-        {"compact": 3.0, "replay_slowly": 0.5, "replay": 0.3, "set_lanes": 1.0, "tick": 5.0},
-        **QUICK,
-    ),
-    Preset(
-        "aging",
-        BOTH,
-        {"lanes": 2, "retain_up_to": 2.0} | SMALL_SEGMENTS,
-        {"maintain": 3.0, "compact": 1.0, "seek": 0.3},
-        batch=12,
-        maintainers=1,
-        open=0.15,
-    ),
-    # upserts: a key has one message, its newest
-    Preset(
-        "upsert",
-        (plan("newest", ack_wait=0.5),),
-        {"lanes": 2, "one_message_per_key": True},
-        MAINTENANCE,
-        ids=0.6,
-        keyless=0.0,
-    ),
-    Preset(
-        "upsert-dead",
-        (plan("newest", ack_wait=0.4, max_deliver=2),),
-        {"lanes": 2, "one_message_per_key": True, "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 2.0, "redrive": 2.0, "seek": 0.3},
-        keyless=0.0,
-        nack=0.4,
-        maintainers=1,
-        senders=2,
-        pace=0.05,
-        keys=3,
-        open=0.15,
-        holds=LONG,
-    ),
-    # calls that are cancelled in the middle
-    Preset("cancels", BOTH, {"lanes": 3}, MAINTENANCE | {"cancel": 20.0, "seek": 0.3}, operators=2),
-    Preset("cancels-channels", BOTH, {"lane_by": "channel"}, MAINTENANCE | {"cancel": 20.0, "seek": 0.3}, operators=2),
-    # a caller who says that it is alone in its transaction, and is not
-    Preset("misuse", BOTH, {"lanes": 3}, MAINTENANCE, misuse=0.8, answers=0.4, open=0.7, pace=0.03, holds=LONG),
-]
-PRESETS: dict[str, Preset] = {p.name: p for p in _ALL}
 
 
 def set_up(db: psycopg.Connection, preset: Preset) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .presets import ConsumerPlan, Preset
-from .record import Event, History, Message, Sent
+from .record import CRASHES, Event, History, Message, Sent
 
 FOREVER = float("inf")
 ACKING = ("ack", "receive")  # a receive acks what its worker has finished
@@ -49,8 +49,17 @@ class Written:
         return any(e.happened for e in self.events)
 
     @property
+    def is_possible(self) -> bool:
+        return any(e.possible for e in self.events)
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether a send of it may have happened or not, so that nobody knows when it was sent."""
+        return any(e.unknown for e in self.events)
+
+    @property
     def seen_from(self) -> float:
-        return min((e.seen_from for e in self.events if e.happened), default=FOREVER)
+        return min((e.seen_from for e in self.events if e.possible), default=FOREVER)
 
     @property
     def seen_by(self) -> float:
@@ -61,12 +70,37 @@ Log = dict[int, Written]
 
 
 def written(history: History) -> Log:
-    """Everything that was sent, by seq."""
+    """Everything that was sent, by seq; what was sent without an answer is known by its contents when it comes.
+
+    A sequence may go back in a crash, to behind the last seq that was committed: a transaction that ended then, and
+    whoever sends next, are answered the same seq. It is the message of the one that happened.
+    """
     log: Log = {}
+    goes_back = any(f.kind in CRASHES for f in history.faults)
+    unanswered: dict[tuple[str | None, str], list[tuple[Sent, Event]]] = defaultdict(list)
     for event in history.events:
-        if event.kind == "send" and not event.problem:
+        if event.kind != "send":
+            continue
+        if not event.problem:
             for sent, seq in zip(event.asked["messages"], event.answer, strict=True):
-                log.setdefault(seq, Written(seq, sent, [])).events.append(event)
+                there = log.setdefault(seq, Written(seq, sent, []))
+                if goes_back and there.events and sent.data != there.sent.data:
+                    if not there.is_committed:
+                        log[seq] = Written(seq, sent, [event])
+                        continue
+                    if not event.happened:
+                        continue
+                there.events.append(event)
+        elif event.unknown:
+            for sent in event.asked["messages"]:
+                unanswered[sent.key, sent.data].append((sent, event))
+    if unanswered:
+        for event in history.events:
+            for message in event.answer or [] if event.kind == "receive" else []:
+                for sent, send in unanswered.get((message.key, message.data), []):
+                    of = log.setdefault(message.seq, Written(message.seq, sent, []))
+                    if send not in of.events and send.called < event.answered:
+                        of.events.append(send)
     return log
 
 
@@ -91,7 +125,7 @@ def may_skip(seek: Event, message: Written) -> bool:
 
 def removes(event: Event) -> bool:
     if not event.happened:
-        return False
+        return event.unknown and event.kind in ("maintain", "compact")
     if event.kind == "maintain":
         return any(task in ("remove segments", "compact") for task, _, _ in event.answer or [])
     return event.kind == "compact" and bool(event.answer)
@@ -104,7 +138,7 @@ class Reading:
         self.history = history
         self.preset = preset
         self.plan = plan
-        events = [e for e in history.events if e.consumer == plan.name and not e.problem]
+        events = [e for e in history.events if e.consumer == plan.name and (e.unknown or not e.problem)]
         self.events = sorted(events, key=lambda e: e.called)
         self.kinds: dict[str, list[Event]] = defaultdict(list)
         for event in self.events:
@@ -114,7 +148,7 @@ class Reading:
         self.by_ack: dict[str, Handed] = {}
         self.by_delivery: dict[str, list[Handed]] = defaultdict(list)
         for event in self.of("receive"):
-            for place, message in enumerate(event.answer):
+            for place, message in enumerate(event.answer or []):
                 handed = Handed(event, message, place)
                 self.handed[message.seq].append(handed)
                 self.by_ack[message.ack_id] = handed
@@ -138,11 +172,12 @@ class Reading:
 
     @cached_property
     def seeks(self) -> list[Event]:
-        return [e for e in self.of("seek") if e.happened]
+        """Those that may have happened."""
+        return [e for e in self.of("seek") if e.possible]
 
     @cached_property
     def redrives(self) -> list[Event]:
-        return [e for e in self.of("redrive") if e.happened and e.answer]
+        return [e for e in self.of("redrive") if e.effective]
 
     @cached_property
     def removals(self) -> list[Event]:
@@ -163,9 +198,9 @@ class Reading:
         settings, seq = self.preset.stream, message.seq
         if settings.get("retain", "forever") == "forever" and "retain_up_to" not in settings:
             return FOREVER  # nothing is removed
-        done = [e.seen_from for h in self.handed.get(seq, []) for e in h.settled if e.happened and e.kind in ACKING]
+        done = [e.seen_from for h in self.handed.get(seq, []) for e in h.settled if e.possible and e.kind in ACKING]
         done += [s.seen_from for s in self.seeks if s is not seek and may_skip(s, message)]
-        done += [e.seen_from for e in self.of("discard") if e.happened and e.answer and concerns(e, seq)]
+        done += [e.seen_from for e in self.of("discard") if e.effective and concerns(e, seq)]
         if self.maybe_dead(seq, seek.seen_by):
             done += [h.event.called for h in self.handed[seq]]
         if "retain_up_to" in settings:  # it may go without having been read, and a seek does not bring it back
@@ -182,12 +217,17 @@ class Reading:
             s.transaction is event.transaction and after < s.called < event.called for s in self.of("seek")
         )
 
+    @property
+    def clock_jumps(self) -> bool:
+        """Whether nobody can say when something is due, or has expired."""
+        return "jump" in self.preset.faults
+
     # how long a message was surely its worker's
 
     def live_until(self, handed: Handed, at: float) -> float:
         """Until when the message, seen from `at`, is surely not to be given to others, its settling apart."""
         event = handed.event
-        if not event.happened:
+        if not event.happened or self.clock_jumps:
             return event.held_until
         deadline = event.called + self.plan.ack_wait
         for e in handed.extended:
@@ -218,7 +258,7 @@ class Reading:
         for h in self.fellows(handed):
             for e in h.settled:
                 inside = e.transaction is not None and e.transaction is event.transaction
-                if e.kind in ("nack", "release") and (inside or (e.happened and e.seen_from < event.answered)):
+                if e.kind in ("nack", "release") and (inside or (e.possible and e.seen_from < event.answered)):
                     return True
         return self.moved(handed.event.called, event.answered) or self.moved_inside(event, handed.event.called)
 
@@ -226,6 +266,8 @@ class Reading:
 
     def surely_acked(self, handed: Handed, ack: Event) -> bool:
         """Whether the engine has said, or cannot deny, that this ack settled the message."""
+        if ack.problem:
+            return False
         if ack.kind == "ack" and handed.message.ack_id in names(ack):
             return bool(ack.answer[1] == 0)
         if ack.kind == "ack":  # the whole delivery, whatever was left of it
@@ -249,6 +291,8 @@ class Reading:
     def maybe_dead(self, seq: int, before: float) -> bool:
         """Whether it may have become a dead letter: it was handed out as often as it may be."""
         most = self.plan.max_deliver
-        return most is not None and any(
-            h.message.attempt >= most and h.event.called < before for h in self.handed.get(seq, [])
-        )
+        if most is None:
+            return False
+        if any(e.unknown and e.called < before for e in self.of("receive")):  # nobody knows what it got
+            return True
+        return any(h.message.attempt >= most and h.event.called < before for h in self.handed.get(seq, []))

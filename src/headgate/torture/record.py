@@ -2,6 +2,7 @@
 
 All times are seconds since the history began. Of a call we know when it was made and when it was answered; it happened
 somewhere between. What a transaction did happens for others between the call of COMMIT and its answer.
+When the connection is lost meanwhile, nobody knows whether it happened; "answered" is then when it was surely over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-OPEN, COMMITTED, ROLLED_BACK, FAILED = "open", "committed", "rolled back", "failed"
+OPEN, COMMITTED, ROLLED_BACK, FAILED, UNKNOWN = "open", "committed", "rolled back", "failed", "unknown"
+LOST = "lost"  # the state of a Problem: the connection went away, and no answer came
 
 FIXED = ("repeatable read", "serializable")  # isolation levels with one snapshot for the whole transaction
 
@@ -83,13 +85,38 @@ class Event:
     answer: Any = None
     problem: Problem | None = None
     undone: float | None = None
+    doubted: bool = False  # it was answered, and may have been lost since
 
     @property
     def happened(self) -> bool:
-        """Whether it counts now that all is over."""
-        if self.problem or self.undone is not None:
+        """Whether it surely counts, now that all is over."""
+        if self.problem or self.undone is not None or self.doubted:
             return False
         return self.transaction is None or self.transaction.outcome == COMMITTED
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody can say if it happened."""
+        if self.undone is not None:
+            return False
+        if self.transaction is None:
+            return self.doubted if self.problem is None else self.problem.state == LOST
+        return self.problem is None and (self.doubted or self.transaction.outcome == UNKNOWN)
+
+    @property
+    def lost(self) -> bool:
+        """Whether no answer came."""
+        return self.problem is not None and self.problem.state == LOST
+
+    @property
+    def possible(self) -> bool:
+        """Whether it may count."""
+        return self.happened or self.unknown
+
+    @property
+    def effective(self) -> bool:
+        """Whether it may have changed something: it may count, and did not answer that there was nothing to do."""
+        return self.unknown or (self.happened and bool(self.answer))
 
     @property
     def seen_from(self) -> float:
@@ -130,6 +157,18 @@ class Wait(NamedTuple):
     blockers: tuple[str, ...]
 
 
+CRASHES = ("crash", "restart", "fill", "fail_over", "fail_over_late")  # faults that PostgreSQL has to recover from
+
+
+class Fault(NamedTuple):
+    """Something that was done to the server, the network or a process: what, when, and until when it worked."""
+
+    kind: str
+    start: float
+    end: float
+    text: str = ""
+
+
 @dataclass
 class Ending:
     """What is left of a consumer after the drain."""
@@ -137,6 +176,7 @@ class Ending:
     dead: set[int] = field(default_factory=set)  # source seqs of its dead letters
     losses: list[tuple[int, int, str]] = field(default_factory=list)  # first seq, last seq, reason
     left: list[tuple[int, str]] = field(default_factory=list)  # what is parked or in flight although it was drained
+    lost: int | None = None  # how many messages the losses count
 
 
 class History:
@@ -149,13 +189,18 @@ class History:
         self.transactions: list[Transaction] = []
         self.waits: list[Wait] = []
         self.starved: list[tuple[float, float]] = []  # when the machine kept everybody waiting, from and to
+        self.faults: list[Fault] = []
         self.endings: dict[str, Ending] = {}
         self.drained_at = float("inf")
         self._began = time.monotonic()
         self._lock = threading.Lock()
 
     def now(self) -> float:
-        return time.monotonic() - self._began
+        return self.at(time.monotonic())
+
+    def at(self, clock: float) -> float:
+        """The time of the history at which time.monotonic(), of whichever process, was that."""
+        return clock - self._began
 
     def call(
         self,
@@ -172,7 +217,7 @@ class History:
         try:
             event.answer = ask()
         except psycopg.Error as error:
-            event.problem = Problem(error.sqlstate or type(error).__name__, str(error), error.diag.message_hint)
+            event.problem = problem_of(error)
             if transaction is not None:
                 transaction.ending = min(transaction.ending, event.called)
         event.answered = self.now()
@@ -192,8 +237,28 @@ class History:
         event = self.call(transaction.session, "commit" if outcome == COMMITTED else "rollback", ask)
         event.transaction = transaction
         transaction.ended = event.answered
-        transaction.outcome = FAILED if event.problem else outcome
+        if event.problem is None:
+            transaction.outcome = outcome
+        else:
+            transaction.outcome = UNKNOWN if event.lost and outcome == COMMITTED else FAILED
 
     def starvation(self, start: float, end: float) -> float:
         """For how much of that time the machine, and not the engine, kept everybody waiting."""
         return sum(max(0.0, min(end, b) - max(start, a)) for a, b in self.starved)
+
+
+LOST_STATES = (
+    "57P01",
+    "57P02",
+    "57P03",
+    "57P05",
+    "25P03",
+    "25P04",
+)  # the server ends the session, or does not begin it
+
+
+def problem_of(error: psycopg.Error) -> Problem:
+    state = error.sqlstate or ""
+    if isinstance(error, psycopg.OperationalError) and (not state or state in LOST_STATES or state.startswith("08")):
+        return Problem(LOST, str(error), None)
+    return Problem(state or type(error).__name__, str(error), error.diag.message_hint)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from . import clock
+from .doubts import as_of, doubt
+from .faults import Nemesis
+from .ground import Ground
+from .hands import Hands
+from .lookers import Looker, look_around
+from .marks import paths
 from .operators import Maintainer, Operator
 from .presets import STREAM, ConsumerPlan, Preset, set_up
+from .readers import Archiver, Reader, finish, read_again
 from .record import Ending, History, Message, Wait
+from .restore import restored
 from .sessions import Pool, Sender, Session
 from .workers import Worker
 
@@ -31,6 +42,7 @@ class Watcher(threading.Thread):
 
     def __init__(self, url: str, history: History) -> None:
         super().__init__(name="watcher", daemon=True)
+        self.url = url
         self.db = psycopg.connect(url, autocommit=True, application_name="watcher")
         self.history = history
         self.is_over = threading.Event()
@@ -38,8 +50,11 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         before = self.history.now()
         while not self.is_over.wait(WATCH_EVERY):
-            for session, blockers in self.db.execute(BLOCKED):
-                self.history.waits.append(Wait(self.history.now(), session, tuple(b for b in blockers if b)))
+            with suppress(psycopg.OperationalError):
+                if self.db.closed:
+                    self.db = psycopg.connect(self.url, autocommit=True, application_name="watcher")
+                for session, blockers in self.db.execute(BLOCKED):
+                    self.history.waits.append(Wait(self.history.now(), session, tuple(b for b in blockers if b)))
             now = self.history.now()
             if now - before > 4 * WATCH_EVERY:  # it should have been back long ago
                 self.history.starved.append((before + WATCH_EVERY, now))
@@ -47,46 +62,72 @@ class Watcher(threading.Thread):
         self.db.close()
 
 
-def run(url: str, preset: Preset, seed: int, seconds: float) -> History:
+def run(ground: Ground, preset: Preset, seed: int, seconds: float) -> History:
     """One history in a fresh database."""
-    with psycopg.connect(url, autocommit=True, application_name="drain") as db:
+    with psycopg.connect(ground.url, autocommit=True) as db:
+        if "jump" in preset.faults:
+            clock.install(db)
         set_up(db, preset)
-        history = History(preset.name, seed)
-        watcher = Watcher(url, history)
-        watcher.start()
-        let_loose(url, preset, history, seconds)
-        watcher.is_over.set()
-        watcher.join()
-        history.drained_at = history.now()
+    history = History(preset.name, seed)
+    watcher = Watcher(ground.url, history)
+    watcher.start()
+    let_loose(ground, preset, history, seconds)
+    watcher.is_over.set()
+    watcher.join()
+    doubt(history)
+    dumps = [f for f in history.faults if f.kind == "dump" and f.text]
+    if dumps:
+        with restored(ground, Path(dumps[0].text)) as url:
+            return wind_up(url, preset, as_of(history, dumps[0]))
+    return wind_up(ground.url, preset, history)
+
+
+def wind_up(url: str, preset: Preset, history: History) -> History:
+    """Receive what is left, and look at what does not come."""
+    history.drained_at = history.now()
+    with psycopg.connect(url, autocommit=True, application_name="drain") as db:
+        finish(db, history, paths)
+        look_around(db, history, preset)
+        history.starved.append((history.drained_at, history.now()))  # nobody received anything
         for consumer in preset.consumers:
             drain(db, consumer, history)
+        read_again(db, history, paths)
         for consumer in preset.consumers:
             history.endings[consumer.name] = look(db, consumer.name)
     return history
 
 
-def let_loose(url: str, preset: Preset, history: History, seconds: float) -> None:
-    pool = Pool()
+def let_loose(ground: Ground, preset: Preset, history: History, seconds: float) -> None:
+    pool, url = Pool(), ground.sessions_url
     kinds: list[tuple[type[Session], int]] = [
         (Sender, preset.senders),
         (Worker, preset.workers),
         (Operator, preset.operators if preset.weights else 0),
         (Maintainer, preset.maintainers),
+        (Reader, preset.readers),
+        (Looker, preset.lookers),
+        (Archiver, preset.archivers),
     ]
-    sessions = [
-        kind(f"{kind.__name__.lower()}{i}", url, preset, history, pool, seconds) for kind, n in kinds for i in range(n)
-    ]
-    for session in sessions:
-        session.start()
-    for session in sessions:
-        session.join(seconds + 60)
-    failed = [s for s in sessions if s.failure is not None]
+    hands = Hands(ground.url, preset, history)
+    with hands.at_work():
+        end = history.now() + seconds
+        everybody: list[Session | Nemesis] = [
+            kind(f"{kind.__name__.lower()}{i}", url, preset, history, pool, end) for kind, n in kinds for i in range(n)
+        ]
+        if preset.faults:
+            everybody.append(Nemesis(ground, preset, history, end, hands))
+        for thread in everybody:
+            thread.start()
+        for thread in everybody:
+            thread.join(seconds + 60)
+        time.sleep(max(0.0, end - history.now()))
+    failed = [s for s in everybody if s.failure is not None]
     if failed:
         raise RuntimeError(f"{failed[0].name} of {preset.name}, seed {history.seed}") from failed[0].failure
-    assert not any(s.is_alive() for s in sessions), "a session does not end"
+    assert not any(s.is_alive() for s in everybody), "a session does not end"
 
 
-def drain(db: psycopg.Connection, consumer: ConsumerPlan, history: History) -> None:
+def drain(db: psycopg.Connection, consumer: ConsumerPlan, history: History, quiet: int = QUIET) -> None:
     """Receive and ack until nothing is left; nobody else is there any more. Gives up when nothing comes for long."""
 
     def ask(kind: str, query: str, values: list[Any], **asked: Any) -> Any:
@@ -94,7 +135,7 @@ def drain(db: psycopg.Connection, consumer: ConsumerPlan, history: History) -> N
 
     ask("resume", "select headgate.resume(%s, %s)", [STREAM, consumer.name], consumer=consumer.name)
     last, empty, maintained = time.monotonic(), 0, 0.0
-    while empty < QUIET and time.monotonic() < last + PATIENCE:
+    while empty < quiet and time.monotonic() < last + PATIENCE:
         if consumer.leased:
             ask(
                 "heartbeat",
@@ -153,8 +194,14 @@ def unfinished(db: psycopg.Connection, consumer: str) -> list[tuple[int, str]]:
 def look(db: psycopg.Connection, consumer: str) -> Ending:
     dead = db.execute("select source_seq from headgate.dead_letters(%s, %s, 1000000)", [STREAM, consumer])
     losses = db.execute(
-        "select l.first_seq, l.last_seq, l.reason from headgate.loss l join headgate.consumer c on c.id = l.consumer"
-        " where c.name = %s",
+        "select l.first_seq, l.last_seq, l.reason, l.messages"
+        "  from headgate.loss l join headgate.consumer c on c.id = l.consumer where c.name = %s",
         [consumer],
     )
-    return Ending({int(row[0]) for row in dead}, [tuple(row) for row in losses], unfinished(db, consumer))
+    rows = losses.fetchall()
+    return Ending(
+        {int(row[0]) for row in dead},
+        [(first, last, reason) for first, last, reason, _ in rows],
+        unfinished(db, consumer),
+        sum(n for _, _, _, n in rows),
+    )

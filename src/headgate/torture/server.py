@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -14,55 +16,135 @@ from psycopg.conninfo import make_conninfo
 
 from headgate import schema
 from headgate.cluster import Cluster, postgres_bin
-from headgate.errors import from_database
+from headgate.errors import EmbeddedServerError, from_database
 
-SETTINGS = {"fsync": "off", "max_connections": "100", "shared_buffers": "128MB"}
+from .faults import NEEDS_DISK, NEEDS_STANDBY
+from .ground import Ground
+from .presets import Preset
+from .proxy import Proxy
 
-Databases = Callable[[], AbstractContextManager[str]]  # each call is the URL of a fresh one, dropped at the end
+SETTINGS = {
+    "fsync": "off",
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "max_prepared_transactions": "50",
+    "superuser_reserved_connections": "0",
+}
+SMALL = {"max_wal_size": "64MB", "min_wal_size": "32MB", "shared_buffers": "32MB"}
+DISK_MEGABYTES = 400
+
+Grounds = Callable[[Preset], AbstractContextManager[Ground]]  # each call is a fresh database, dropped at the end
 
 
 @contextmanager
-def temporary_server(bin_dir: Path | None = None) -> Iterator[Databases]:
-    """A private cluster, removed at the end."""
+def temporary_server(bin_dir: Path | None = None, script: str | None = None) -> Iterator[Grounds]:
+    """A private cluster, removed at the end; presets that harm more than the server get one of their own."""
+    programs = bin_dir or postgres_bin()
+    with (
+        temporary_home() as home,
+        running(Cluster(programs, home / "data", home / "run", settings=SETTINGS)) as cluster,
+    ):
+        proxy = Proxy(home / "proxy", socket_of(cluster))
+        with proxy.running(), databases_on(cluster.url(), script, cluster, proxy) as shared:
+
+            def ground(preset: Preset) -> AbstractContextManager[Ground]:
+                needs_own = (NEEDS_STANDBY | NEEDS_DISK) & preset.faults.keys()
+                return own_ground(programs, preset) if needs_own else shared(preset)
+
+            yield ground
+
+
+@contextmanager
+def own_ground(programs: Path, preset: Preset) -> Iterator[Ground]:
+    """A server for one history: with a standby, or on a small disk."""
+    with ExitStack() as stack:
+        home = stack.enter_context(temporary_home())
+        disk = stack.enter_context(small_disk(home / "disk")) if NEEDS_DISK & preset.faults.keys() else None
+        cluster = Cluster(programs, (disk or home) / "data", home / "run", settings=SETTINGS | SMALL)
+        stack.enter_context(running(cluster))
+        proxy = Proxy(home / "proxy", socket_of(cluster))
+        stack.enter_context(proxy.running())
+        grounds = stack.enter_context(databases_on(cluster.url(), None, cluster, proxy))
+        ground = stack.enter_context(grounds(preset))
+        if NEEDS_STANDBY & preset.faults.keys():
+            standby = Cluster(programs, home / "standby", home / "standby-run", settings=SETTINGS | SMALL)
+            standby.follow(cluster)
+            stack.enter_context(running(standby))
+            ground = ground._replace(standby=standby, url=ground.sessions_url, proxy=None, switch=proxy)
+            if "fail_over" in preset.faults:  # the standby, copied before, will not wait for one of its own
+                administer(cluster.url(), "alter system set synchronous_standby_names = '*'")
+                administer(cluster.url(), "select pg_reload_conf()")
+        stack.callback(cluster.stop, "immediate")  # before all else: it may wait for a standby that is gone
+        yield ground._replace(disk=disk)
+
+
+@contextmanager
+def temporary_home() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="headgate-torture-") as directory:
-        home = Path(directory)
-        cluster = Cluster(bin_dir or postgres_bin(), home / "data", home / "run", settings=SETTINGS)
-        cluster.init()
-        try:
-            cluster.start()
-            with databases_on(cluster.url()) as databases:
-                yield databases
-        finally:
-            cluster.stop("immediate")
+        Path(directory).chmod(0o711)  # for PostgreSQL's user, when we are root
+        yield Path(directory)
 
 
 @contextmanager
-def databases_on(url: str) -> Iterator[Databases]:
-    """Databases of our own on the server of `url`, copies of one. Nothing else on it is touched."""
-    token = secrets.token_hex(4)
-    template = f"headgate_torture_{token}"
+def running(cluster: Cluster) -> Iterator[Cluster]:
+    if not cluster.is_initialized():
+        cluster.init()
     try:
-        with psycopg.connect(url, autocommit=True) as admin:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop("immediate")
 
-            def drop(name: str) -> None:
-                admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
-            @contextmanager
-            def fresh() -> Iterator[str]:
-                name = f"{template}_{secrets.token_hex(4)}"
-                query = sql.SQL("create database {} template {}")
-                admin.execute(query.format(sql.Identifier(name), sql.Identifier(template)))
-                try:
-                    yield make_conninfo(url, dbname=name)
-                finally:
-                    drop(name)
+@contextmanager
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system of its own, in memory, that can be filled up. Only root can make one."""
+    if os.geteuid() != 0:
+        raise EmbeddedServerError("a disk that is full can only be made by root", hint="leave the preset out")
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m,mode=711", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
-            admin.execute(sql.SQL("create database {}").format(sql.Identifier(template)))
-            try:
-                with psycopg.connect(make_conninfo(url, dbname=template)) as db:
-                    db.execute(schema.install_sql().encode())
-                yield fresh
-            finally:
-                drop(template)
+
+def socket_of(cluster: Cluster) -> Path:
+    return cluster.socket_dir / f".s.PGSQL.{cluster.port}"
+
+
+def administer(url: str, query: str, *names: str) -> None:
+    """In a connection of its own: the server may have been killed since the last one."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(sql.SQL(query).format(*map(sql.Identifier, names)))
+
+
+@contextmanager
+def databases_on(
+    url: str, script: str | None = None, cluster: Cluster | None = None, proxy: Proxy | None = None
+) -> Iterator[Grounds]:
+    """Databases of our own on the server of `url`, copies of one that a script (ours, if none) has made. Nothing else
+    on it is touched."""
+    template = f"headgate_torture_{secrets.token_hex(4)}"
+
+    @contextmanager
+    def fresh(preset: Preset) -> Iterator[Ground]:
+        name = f"{template}_{secrets.token_hex(4)}"
+        administer(url, "create database {} template {}", name, template)
+        try:
+            yield Ground(make_conninfo(url, dbname=name), cluster, proxy)
+        finally:
+            if cluster is None or cluster.is_running():
+                administer(url, "drop database if exists {} with (force)", name)
+
+    try:
+        administer(url, "create database {}", template)
+        try:
+            with psycopg.connect(make_conninfo(url, dbname=template)) as db:
+                db.execute((script or schema.install_sql()).encode())
+            yield fresh
+        finally:
+            if cluster is None or cluster.is_running():
+                administer(url, "drop database if exists {} with (force)", template)
     except psycopg.Error as error:
         raise from_database(error) or error from error

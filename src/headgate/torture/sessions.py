@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -18,10 +17,13 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from .presets import STREAM, Preset
-from .record import COMMITTED, FAILED, ROLLED_BACK, Event, History, Message, Sent, Transaction
+from .record import COMMITTED, FAILED, ROLLED_BACK, UNKNOWN, Event, History, Message, Sent, Transaction
 
 ISOLATIONS = ("read committed", "read committed", "read committed", "repeatable read", "serializable")
 STATEMENT_TIMEOUT = "15s"
+LONGEST_OUTAGE = 60.0
+STILL_THERE = "select from pg_stat_activity where pid = %s and application_name = %s and pid <> pg_backend_pid()"
+Values = list[Any] | dict[str, Any]
 IDLE, IN_TRANSACTION = TransactionStatus.IDLE, TransactionStatus.INTRANS
 
 
@@ -32,19 +34,8 @@ class Pool:
     def __init__(self) -> None:
         self._messages: list[tuple[str, Message]] = []
         self.shared: set[str] = set()  # deliveries of which several have a part
-        self.cues: deque[tuple[str, str]] = deque(maxlen=1)  # what another operator is to do at once, and to whom
-        self.cued = threading.Event()
         self._recent: list[tuple[str, Message]] = []
         self._lock = threading.Lock()
-
-    def cue(self, kind: str, consumer: str) -> None:
-        self.cues.append((kind, consumer))
-        self.cued.set()
-
-    def take_cue(self) -> tuple[str, str] | None:
-        with self._lock:
-            self.cued.clear()
-            return self.cues.pop() if self.cues else None
 
     def notice(self, consumer: str, messages: list[Message]) -> None:
         with self._lock:
@@ -78,13 +69,34 @@ class Session(threading.Thread, ABC):
         self.pool = pool
         self.seconds = seconds
         self.random = random.Random(f"{history.seed}/{preset.name}/{name}")
-        self.db = psycopg.connect(url, autocommit=True, application_name=name)
-        self.db.execute(f"set statement_timeout = '{STATEMENT_TIMEOUT}'")
+        self.url = url
+        self.db = self.connect()
         self.open = preset.open  # how many steps are a transaction
         self.longest_rest = 0.005  # between steps, at most
+        self.prepared = preset.prepared if can_prepare(self.db) else 0.0
         self.transaction: Transaction | None = None
         self.steps: list[Event] = []  # of the open transaction
         self.failure: BaseException | None = None
+
+    def connect(self) -> psycopg.Connection:
+        options = f"-c statement_timeout={STATEMENT_TIMEOUT}"
+        return psycopg.connect(self.url, autocommit=True, application_name=self.name, options=options)
+
+    def come_back(self) -> None:
+        """After the connection was lost: connect again, and wait until the server has ended the old session, so that
+        it does nothing more."""
+        old, patience = self.db.info.backend_pid, time.monotonic() + LONGEST_OUTAGE
+        self.db.close()
+        while True:
+            try:
+                self.db = self.connect()
+                while self.db.execute(STILL_THERE, [old, self.name]).fetchone():
+                    time.sleep(0.01)
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > patience:
+                    raise
+                time.sleep(0.02)
 
     # what a kind of session does, and what it must forget when that is taken back
 
@@ -137,7 +149,9 @@ class Session(threading.Thread, ABC):
                 if failed:
                     break
                 self.rest(longest / len(steps))
-        except psycopg.errors.QueryCanceled:  # not one of the calls that are written down, but what holds them together
+        except psycopg.OperationalError:  # not one of the calls that are written down, but what holds them together
+            if self.db.closed:
+                self.come_back()
             failed = True
         self.end(before, FAILED if failed else ROLLED_BACK if self.random.random() < 0.3 else COMMITTED)
 
@@ -150,6 +164,8 @@ class Session(threading.Thread, ABC):
         before, first = self.state(), len(self.steps)
         self.db.execute("savepoint here")
         failed = self.one_step(self.step)
+        if self.db.info.transaction_status == IDLE:  # it has come back: the transaction ended with its connection
+            return True
         if failed or self.random.random() < 0.4:
             undone = self.steps[-1].called if failed else self.history.now()
             self.db.execute("rollback to savepoint here")
@@ -165,20 +181,57 @@ class Session(threading.Thread, ABC):
         transaction = self.transaction
         assert transaction is not None
         statement = "commit" if outcome == COMMITTED else "rollback"
-        self.history.end(transaction, outcome, lambda: self.db.execute(statement))
+        id = self.transaction_id() if outcome == COMMITTED and self.preset.faults else None
+        if outcome != FAILED and self.random.random() < self.prepared:
+            self.end_prepared(transaction, outcome, statement)
+        else:
+            self.history.end(transaction, outcome, lambda: self.db.execute(statement))
+        if self.db.closed:
+            self.come_back()
+            transaction.ended = self.history.now()
+            if transaction.outcome == UNKNOWN:
+                transaction.outcome = self.outcome_of(id)
         if transaction.outcome != COMMITTED:
             self.insist(sql.SQL("rollback"), IDLE)
             self.restore(before)
         self.transaction = None
         self.steps = []
 
+    def end_prepared(self, transaction: Transaction, outcome: str, statement: str) -> None:
+        """PREPARE TRANSACTION; another session ends it after a while."""
+        name = f"{self.name}-{transaction.number}"
+        event = self.history.call(
+            self.name, "prepare", lambda: self.db.execute(f"prepare transaction '{name}'"), transaction=transaction
+        )
+        if event.problem:
+            transaction.ended, transaction.outcome = event.answered, FAILED
+            return
+        self.rest(self.random.choice(self.preset.holds))
+        with psycopg.connect(self.url, autocommit=True, application_name="closer") as closer:
+            self.history.end(transaction, outcome, lambda: closer.execute(f"{statement} prepared '{name}'"))
+
     def insist(self, statement: sql.SQL | sql.Composed, status: TransactionStatus) -> None:
         """Again and again, if it is cancelled, until the transaction is as it should be."""
         while self.db.info.transaction_status != status:
-            with suppress(psycopg.errors.QueryCanceled):
+            with suppress(psycopg.OperationalError):
+                if self.db.closed:
+                    self.come_back()
                 self.db.execute(statement)
 
-    def call(self, kind: str, query: str, values: list[Any], read: Callable[[list[Any]], Any], **asked: Any) -> Event:
+    def transaction_id(self) -> str | None:
+        with suppress(psycopg.OperationalError):
+            found = self.db.execute("select pg_current_xact_id_if_assigned()").fetchall()[0][0]
+            return None if found is None else str(found)
+        return None
+
+    def outcome_of(self, id: str | None) -> str:
+        """What became of a transaction whose commit was not answered."""
+        with suppress(psycopg.Error):
+            status = self.db.execute("select pg_xact_status(%s::xid8)", [id]).fetchall()[0][0]
+            return {"committed": COMMITTED, "aborted": FAILED}.get(status, UNKNOWN)
+        return UNKNOWN
+
+    def call(self, kind: str, query: str, values: Values, read: Callable[[list[Any]], Any], **asked: Any) -> Event:
         """One statement, written down."""
         consumer = asked.pop("consumer", None)
         event = self.history.call(
@@ -189,6 +242,9 @@ class Session(threading.Thread, ABC):
             transaction=self.transaction,
             **asked,
         )
+        if self.db.closed:
+            self.come_back()
+            event.answered = self.history.now()
         if self.transaction is not None:
             self.steps.append(event)
         return event
@@ -197,7 +253,7 @@ class Session(threading.Thread, ABC):
         columns: list[list[Any] | None] = [
             [m.channel for m in messages] if self.preset.lane_by == "channel" else None,
             [timedelta(seconds=m.delay) if m.delay else None for m in messages] if self.preset.delays else None,
-            [m.id for m in messages] if self.preset.ids else None,
+            [m.id for m in messages] if any(m.id for m in messages) else None,
         ]
         return self.call(
             "send",
@@ -206,6 +262,13 @@ class Session(threading.Thread, ABC):
             lambda rows: list(rows[0][0]),
             messages=messages,
         )
+
+
+def can_prepare(db: psycopg.Connection) -> bool:
+    """Whether the server has room for prepared transactions; most have none."""
+    return bool(
+        db.execute("select setting::int > 0 from pg_settings where name = 'max_prepared_transactions'").fetchall()[0][0]
+    )
 
 
 class Sender(Session):

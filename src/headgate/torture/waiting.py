@@ -6,24 +6,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .reading import Finding, Log, Reading, Written, names
+from .reading import Finding, Log, Reading, Written, may_skip, names
 from .record import Event, History, Transaction
 
 # Operators' calls wait for a while, and then say who is in the way.
-MAY_WAIT = (
+OPERATORS = (
     "seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream", "pause",
-    "resume", "set_channel",
+    "resume", "set_channel", "recreate_stream",
 )  # fmt: skip
 LONGEST = 1.0
 LONGEST_OPERATOR = 10.0
+# How long calls may take that say so in their documentation. None of them holds anything while it waits.
+PATIENCE = {"seek": 2.0, "leave_workers": 2.0, "mark": 2.5, "next_mark": 2.5}
 
 
 def stopped(history: History) -> Iterator[Finding]:
     """8: a call that took longer than a second because of somebody's open transaction."""
     told: set[tuple[str, ...]] = set()
     for event in history.events:
-        limit = LONGEST_OPERATOR if event.kind in MAY_WAIT else LONGEST
+        limit = PATIENCE.get(event.kind, LONGEST_OPERATOR if event.kind in OPERATORS else LONGEST)
         if event.took < limit or event.took - history.starvation(event.called, event.answered) < limit:
+            continue
+        if any(f.start < event.answered and f.end > event.called for f in history.faults):
             continue
         seen = [w for w in history.waits if w.session == event.session and event.called <= w.at <= event.answered]
         blockers = {
@@ -31,8 +35,8 @@ def stopped(history: History) -> Iterator[Finding]:
         }
         if not blockers:
             continue
-        if any(e.kind == "compact" and e.answer for e in history.events if e.transaction in blockers):
-            continue  # its documentation says that it is to be called alone
+        if any(e.kind in ("compact", "maintain") and e.answer for e in history.events if e.transaction in blockers):
+            continue  # their documentation says that they are to be called alone
         kinds = tuple(sorted({e.kind for e in history.events if e.transaction in blockers}))
         if (event.kind, *kinds) in told:
             continue
@@ -64,6 +68,8 @@ def at_one(history: History, transaction: Transaction, event: Event) -> bool:
     for other in history.events:
         if other.transaction is transaction and other.kind in SETTLING and other.consumer == event.consumer:
             theirs = set(names(other))
+            if other.kind in GIVING_BACK:  # in order, what comes later in their keys goes with them
+                theirs |= {a.rpartition(".")[0] for a in theirs if a.count(".") == 2}
             if theirs & mine or {a.rpartition(".")[0] for a in theirs if a.count(".") == 2} & {
                 a for a in names(event) if a.count(".") == 1
             }:
@@ -72,13 +78,14 @@ def at_one(history: History, transaction: Transaction, event: Event) -> bool:
 
 
 SETTLING = ("ack", "nack", "release", "extend", "receive")
+GIVING_BACK = ("nack", "release")
 
 
 # 9: stalled
 
 STALL = 1.5  # seconds for which nothing stands in a message's way
 TRIES = 3  # receives in that time that had room for it
-OPERATING = (*MAY_WAIT, "compact", "maintain")
+OPERATING = (*OPERATORS, "compact", "maintain")
 
 Span = tuple[float, float]
 
@@ -87,14 +94,20 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
     """9: a message that was due did not come for long, although nobody held its lane and several had room for it."""
     settings = reading.plan.settings
     limits = ("max_concurrency", "release_interval", "max_ack_pending", "leased")
-    if any(settings.get(s) for s in limits) or reading.preset.upsert or "set_lanes" in reading.preset.weights:
+    if (
+        reading.clock_jumps
+        or any(settings.get(s) for s in limits)
+        or reading.preset.upsert
+        or "set_lanes" in reading.preset.weights
+    ):
         return
     keys: dict[str | None, list[Written]] = defaultdict(list)
     for written in log.values():
         keys[written.sent.key].append(written)
     held = lanes_held(reading)
-    operated = operating(reading) + looked_into(reading)
-    tries = [e for e in reading.of("receive") if e.transaction is None and len(e.answer) < e.asked["n"]]
+    operated = operating(reading) + looked_into(reading) + disturbed(reading)
+    alone = [e for e in reading.of("receive") if e.transaction is None and not e.problem]
+    tries = [e for e in alone if len(e.answer) < e.asked["n"]]
     for seq, handed in reading.handed.items():
         message, first = log.get(seq), min(handed, key=lambda h: h.event.called)
         if message is None or not message.is_committed:
@@ -104,10 +117,10 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
         due = due_at(reading, keys[message.sent.key], message)
         if first.event.called < due + STALL:
             continue
-        excuses = held.get(first.message.lane, []) + operated + reading.history.starved
+        excuses = held.get(first.message.lane, []) + operated + left_behind(reading, message) + reading.history.starved
         for start, end in gaps((due, first.event.called), excuses):
             seen = [e for e in tries if start < e.called and e.answered < end]
-            if end - start < STALL or len(seen) < TRIES:
+            if len(seen) < TRIES or max(e.answered for e in seen) < start + STALL:  # nobody asked for that long
                 continue
             others = [t for t in reading.history.transactions if t.began < end and t.ended > start]
             mine = [t for t in others if any(e.transaction is t for e in reading.events)]
@@ -131,12 +144,22 @@ def due_at(reading: Reading, same_key: list[Written], message: Written) -> float
         return due
     sent = min(e.called for e in message.events)
     for other in same_key:
-        if not other.is_committed or other is message:
+        if not other.is_possible or other is message:
             continue
         if min(e.called for e in other.events) < sent or other.seq < message.seq:
             over = [a.seen_by for _, a in reading.acks.get(other.seq, []) if a.happened]
             due = max(due, min(over, default=float("inf")))
     return due
+
+
+def left_behind(reading: Reading, message: Written) -> list[Span]:
+    """When a seek may have skipped it, until another one brings it back."""
+    back = [s for s in reading.seeks if not may_skip(s, message)]
+    return [
+        (s.called, min((b.seen_by for b in back if b.seen_by > s.seen_by), default=float("inf")))
+        for s in reading.seeks
+        if may_skip(s, message)
+    ]
 
 
 def lanes_held(reading: Reading) -> dict[int, list[Span]]:
@@ -145,7 +168,7 @@ def lanes_held(reading: Reading) -> dict[int, list[Span]]:
     for event in reading.events:
         if event.transaction is None:
             continue
-        lanes = {m.lane for m in event.answer} if event.kind == "receive" else set()
+        lanes = {m.lane for m in event.answer or []} if event.kind == "receive" else set()
         lanes |= {int(a.partition(".")[0]) for a in names(event)}
         for lane in lanes:
             held.setdefault(lane, []).append((event.called, event.transaction.ended))
@@ -179,6 +202,13 @@ def operating(reading: Reading) -> list[Span]:
     ends = sorted(e.seen_by for e in reading.of("resume"))
     spans += [(p.called, next((t for t in ends if t > p.called), float("inf"))) for p in pauses]
     return spans
+
+
+def disturbed(reading: Reading) -> list[Span]:
+    """When a fault may have kept messages from everybody: until what it left in flight has expired."""
+    wait = max(reading.plan.ack_wait, float(reading.plan.settings.get("lease_time", 0.0)))
+    lost = [(e.called, e.answered + wait) for e in reading.events if e.problem]
+    return lost + [(f.start, f.end + wait) for f in reading.history.faults]
 
 
 def gaps(span: Span, excuses: list[Span]) -> list[Span]:

@@ -15,6 +15,7 @@ class Worker(Session):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.longest_rest = self.preset.rest
         self.hands: dict[str, list[Message]] = {c.name: [] for c in self.preset.consumers}
         self.joined: dict[str, float] = {}
         self.sent = 0
@@ -56,6 +57,16 @@ class Worker(Session):
 
     def stay(self, consumer: str) -> bool:
         """Join a leased consumer, and be seen again in time; whether that went well."""
+        if consumer in self.joined and self.random.random() < 0.02:  # what it has in flight stays its own
+            self.call(
+                "leave_workers",
+                "select headgate.leave_workers(%s, %s, %s)",
+                [STREAM, consumer, self.name],
+                lambda rows: rows[0][0],
+                consumer=consumer,
+            )
+            del self.joined[consumer]
+            return False
         if self.history.now() > self.joined.get(consumer, 0.0):
             function = "heartbeat" if consumer in self.joined else "join_workers"
             event = self.call(

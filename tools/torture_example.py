@@ -1,0 +1,26 @@
+"""The picture of a finding in docs/guides/torture.md: a real one, of a fault that was planted in the engine.
+
+torture_example.json was kept by `headgate torture many-lanes`, with "a span begins with what was read" of
+tests/mutants.py in the engine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headgate.torture.check import judge
+from headgate.torture.keep import load
+from headgate.torture.picture import picture
+from headgate.torture.shrink import Smaller
+
+FILE = Path(__file__).with_suffix(".json")
+
+
+def example() -> Smaller:
+    """The history, which has been shrunk, and its finding."""
+    history, preset, _ = load(FILE)
+    return Smaller(history, preset, judge(history, preset)[0])
+
+
+def page() -> str:
+    return picture(example())
