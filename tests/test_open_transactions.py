@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
@@ -119,6 +120,32 @@ def test_max_ack_pending_holds_for_receives_of_their_own(db: Db, database_url: s
     for thread in threads:
         thread.join()
     assert max(most) <= 7
+
+
+def test_max_ack_pending_holds_for_a_receive_that_a_busy_machine_starts_late(db: Db, other: Db) -> None:
+    """It looks like part of an open transaction, and is counted all the same by those who come at that moment."""
+    call(db, "create_stream", S, lanes=8)
+    call(db, "create_consumer", S, C, max_ack_pending=7)
+    send_batch(db, S, [f"m{i}" for i in range(400)])
+    tick(db, S)
+    for _ in range(20):  # a round counts when the machine did not stop in it
+        began = time.monotonic()
+        value(other, "select pg_sleep(0.005)")
+        late = receive_now(other, 5)
+        with ThreadPoolExecutor() as pool:
+            meanwhile = pool.submit(receive_now, db, 5)
+            while not meanwhile.done() and time.monotonic() - began < 0.1:
+                time.sleep(0.005)
+            waited = not meanwhile.done()
+            other.commit()
+            took = time.monotonic() - began
+            got = meanwhile.result()
+        if took < 0.25:
+            assert waited
+            assert (len(late), len(got)) == (5, 2)
+            return
+        ack(db, S, C, late + got)
+    pytest.fail("the machine is too busy to tell")
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])

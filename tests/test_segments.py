@@ -227,14 +227,19 @@ def test_a_segment_of_a_million_messages_goes_in_an_instant(db: Db, database_url
     assert segment(db, 1)["messages"] == 1_000_000
     before = value(db, "select pg_database_size(current_database())")
     db.execute("update headgate.segment set last_at = last_at - interval '2 hours' where id = 1")
-    with Flow(database_url) as flow:
+    took: list[float] = []
+
+    def remove() -> bool:  # not at once, when the server is just vacuuming it
         began = time.monotonic()
         done = maintain(db)
-        took = time.monotonic() - began
+        took.append(time.monotonic() - began)
+        return done.get("remove segments") == 1
+
+    with Flow(database_url) as flow:
+        wait_until(remove)
         seen = len(flow.got)
         wait_until(lambda: len(flow.got) > seen + 100)
-    assert done["remove segments"] == 1
-    assert took < 1
+    assert max(took) < 1
     assert flow.slowest < 0.5
     assert before - value(db, "select pg_database_size(current_database())") > 100_000_000
     assert (lost(db, "behind"), lost(db, "some")) == (1_000_000, 500_000)

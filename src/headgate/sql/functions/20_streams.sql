@@ -349,7 +349,7 @@ declare
               then format(' and (select headgate.sees_removals(%s))', s.id) else '' end],
     ['{left in flight}', '(cardinality(d.seqs) - (select count(*) from headgate.departed x '
                          'where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))'],
-    ['{asks whether open}', case when is_hash then 'c.max_ack_pending is not null' else 'true' end],
+    ['{asks whether open}', case when is_hash then 'false' else 'true' end],
     ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
     ['{lane}', case s.lane_by
       when 'hash' then 'p_base + case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'

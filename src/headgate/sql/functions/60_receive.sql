@@ -112,7 +112,7 @@ declare
   -- point: a receive has settled its acks
   if c.paused then return; end if;
   if c.max_ack_pending is not null then
-    want := least(n, headgate.room_in_flight(c, t0, open));
+    want := least(n, headgate.room_in_flight(c, t0));
     if want <= 0 then return; end if;
   end if;
   if c.leased then tried := headgate.unleased_lanes(c, p_worker, t0); end if;
@@ -371,28 +371,31 @@ end $$;
 $source$
 $template$;
 
--- room_in_flight(consumer, now, open) -> how many more messages may be in flight at once. One claim at a time, so that each counts what
--- the one before it took; except in a transaction that was open already, which would hold the other workers up until it
--- commits: what it takes is counted from then on. It cannot be told of all that they are open, so nobody waits for long: a claim goes on
--- when one other has held the lock for 0.3 seconds, and what that one takes may exceed the limit. Locks: an advisory lock of the consumer's.
-create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz, p_open boolean) returns int
+-- room_in_flight(consumer, now) -> how many more messages may be in flight at once. One claim at a time, so that each counts what
+-- the one before it took, until that has committed. A transaction that stays open would hold the other workers up, so nobody waits for one
+-- that has been open for 0.3 seconds: what it takes is counted from its commit on, and may exceed the limit. That is asked of
+-- the holder: whether a call itself is part of a longer transaction is only a guess, and wrong on a busy machine.
+-- Locks: an advisory lock of the consumer's.
+create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   room int;
   holder text;
   was text;
   began timestamptz := clock_timestamp();
-  since timestamptz := began;
+  seen timestamptz := began;  -- when this holder was seen first
+  since timestamptz;          -- when its transaction began, if this role may know
 begin
-  while not p_open and not pg_try_advisory_xact_lock(c.id, -1) loop
-    select l.virtualtransaction into holder from pg_locks l
+  while not pg_try_advisory_xact_lock(c.id, -1) loop
+    select l.virtualtransaction, a.xact_start into holder, since
+      from pg_locks l left join lateral pg_stat_get_activity(l.pid) a on true
      where l.locktype = 'advisory' and l.classid = c.id::oid and l.objid = 4294967295 and l.objsubid = 2 and l.granted
        and l.database = (select d.oid from pg_database d where d.datname = current_database());
     if holder is distinct from was then
       was := holder;
-      since := clock_timestamp();
+      seen := clock_timestamp();
     end if;
-    exit when clock_timestamp() > least(since + interval '300 milliseconds', began + interval '1 second');
+    exit when clock_timestamp() > least(coalesce(since, seen) + interval '300 milliseconds', began + interval '1 second');
     perform pg_sleep(0.002);
   end loop;
   perform headgate.sweep(c, p_now);  -- what has expired is in flight no more

@@ -3,3 +3,5 @@
 -- one by its whole name would settle messages that another worker has. So a part of each id is drawn by chance.
 alter table headgate.delivery
   alter id set default nextval('headgate.delivery_id') * 65536 + floor(random() * 65536)::bigint;
+
+drop function if exists headgate.room_in_flight(headgate.consumer, timestamptz, boolean);  -- takes one less now
