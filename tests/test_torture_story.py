@@ -21,6 +21,7 @@ from tales import ORDERED, PLAIN, Tale
 
 import torture_example
 from headgate import schema
+from headgate.cli.exits import FAILED, NOTHING, USAGE
 from headgate.torture.catalogue import PRESETS
 from headgate.torture.check import judge
 from headgate.torture.ground import Ground
@@ -31,6 +32,7 @@ from headgate.torture.record import ROLLED_BACK, Ending, Event, Fault, History, 
 from headgate.torture.run import run as run_history
 from headgate.torture.shrink import Smaller, shrink
 from headgate.torture.story import sentence, story, tell
+from headgate.torture.worlds import WORLDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -248,7 +250,7 @@ def test_from_the_command_line(run: CommandLine, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(schema, "install_sql", lambda: mutant)
     monkeypatch.chdir(tmp_path)
     done = run("torture", "capped", "--seed", 3, "--seconds", 1, "--set", "consumers=capped", "--count", 2)
-    assert done.code == 1, done.err
+    assert done.code == NOTHING, done.err
     assert "over max_concurrency (consumer capped): " in done.err
     kept = tmp_path / "torture-findings" / "capped-3"
     assert "kept in torture-findings/capped-3: story.txt, history.json, " in done.err
@@ -259,13 +261,13 @@ def test_from_the_command_line(run: CommandLine, tmp_path: Path, monkeypatch: py
     found = re.findall(r"\d+ x over max_concurrency", done.err)[0]
     for file in ("history.json", "over-max-concurrency.json"):
         judged = run("torture", "--judge", kept / file)
-        assert judged.code == 1
+        assert judged.code == NOTHING
         assert (found if file == "history.json" else " x over max_concurrency") in judged.err
         assert "again: headgate torture capped --seed 3 --seconds 1 --set consumers=capped" in judged.err
     again = run(
         "torture", "--json", "capped", "--seed", 3, "--seconds", 1, "--set", "consumers=capped", "--keep", "here"
     )
-    assert again.code == 1
+    assert again.code == NOTHING
     assert json.loads(again.out)[0]["kept"] == "here/capped-3"
     assert (tmp_path / "here" / "capped-3" / "history.json").exists()
 
@@ -291,6 +293,22 @@ def test_the_example_of_the_guide() -> None:
     """The story that docs/guides/torture.md tells is the one of its picture."""
     assert story(torture_example.example()) in (ROOT / "docs/guides/torture.md").read_text(encoding="utf-8")
     assert load(torture_example.FILE).history.events
+
+
+def test_a_server_that_is_not_there(run: CommandLine) -> None:
+    """It says where it works, without the password, and that it could not start is told from what it found."""
+    done = run("torture", "plain", "--database", "postgresql://me:geheim@127.0.0.1:1/x")
+    assert done.code == FAILED
+    assert "in databases of its own on the server of user=me password=*** dbname=x host=127.0.0.1 port=1" in done.err
+    assert "geheim" not in done.err
+
+
+@pytest.mark.parametrize(("more", "known"), [((), PRESETS), (("--meetings",), WORLDS)])
+def test_what_there_is(run: CommandLine, more: tuple[str, ...], known: dict[str, Preset]) -> None:
+    listed = json.loads(run("torture", "--list", "--json", *more).out)
+    assert [p["name"] for p in listed] == sorted(known)
+    assert all("lanes" in p["about"] for p in listed)
+    assert run("torture", "--list", *more, "nosuch").code == USAGE
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -15,7 +15,7 @@ MEANINGS = {
     FAILED: "an error: stderr says what and, after `hint:`, what to do",
     USAGE: "wrong usage: stderr has the usage line",
     NOTHING: "what was asked for is not there: no such stream, consumer, message, source or context, "
-    "nothing to receive, an ack that came too late; or a check did not hold (`bench --check`)",
+    "nothing to receive, an ack that came too late; or a check did not hold (`bench --check`, `torture`)",
     INTERRUPTED: "interrupted",
 }
 

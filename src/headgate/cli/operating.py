@@ -16,6 +16,7 @@ from click.shell_completion import get_completion_class
 
 import headgate
 
+from . import context_file
 from .app import app
 from .call import Call, command, options
 from .complete import SHELLS
@@ -197,29 +198,39 @@ def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
               help="Where stories, pictures and histories go when something is wrong.")  # fmt: skip
 @click.option("--judge", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Judge a history that was kept, instead of running one.")  # fmt: skip
-def torture(call: Call, names: tuple[str, ...], meetings: bool, **options: object) -> int:
-    """Have sessions do whatever they like to a stream, and judge what they were told; exit with 1 when it was wrong.
+@click.option("--list", "listing", is_flag=True, help="Say what each preset is about (with --meetings: each world).")
+def torture(call: Call, names: tuple[str, ...], meetings: bool, listing: bool, **options: object) -> int:
+    """Have sessions do whatever they like to a stream, and judge what they were told; exit with 3 when it was wrong.
 
     They send, receive, settle, seek, alter and maintain, inside open transactions of every isolation level and outside.
     What is lost, delivered twice, out of order, stuck or refused without a reason is told as a story, with the seed.
-    The database is a temporary one; with --database it is one of its own on that server. PRESETs: all, or those named.
-    With --meetings they are worlds, in each of which every two calls meet at every point of the engine, as told there.
+    PRESETs: all, or those named; --list shows them. With --meetings they are worlds, in each of which every two calls
+    meet at every point of the engine.
+
+    It works on a temporary server. Where a database is named, by --database, --context or $HEADGATE_DATABASE_URL, it
+    makes databases of its own on that server instead, drops them at the end, and says so first.
     """
     args = argparse.Namespace(names=names, json=call.json, database=call.named_url, **options)
     from headgate.torture import command as tortures  # here: no other command needs it
 
     if unknown := tortures.unknown(names, meetings, call.named_url is not None):
         raise click.UsageError(unknown)
+    if listing:
+        presets = tortures.catalogue(names, meetings)
+        call.say(presets, "\n".join(f"{p['name']:24}{p['about']}" for p in presets))
+        return OK
+    if call.named_url is not None and not args.judge:
+        talk(f"in databases of its own on the server of {context_file.hidden(call.named_url)}")
     if meetings:
         with ended_by_signals():
-            return FAILED if tortures.meet(args, say=say, talk=talk) else OK
+            return NOTHING if tortures.meet(args, say=say, talk=talk, watch=each) else OK
     try:
         args.presets = tortures.chosen(names, args.settings)
         args.judge = tortures.load(args.judge) if args.judge else None
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     with ended_by_signals():
-        return FAILED if tortures.torture(args, say=say, talk=talk) else OK
+        return NOTHING if tortures.torture(args, say=say, talk=talk) else OK
 
 
 @contextmanager

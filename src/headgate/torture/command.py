@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from .faults import needs_cluster
 from .hands import missing_for
 from .keep import load as load
 from .keep import new_directory, to_json
-from .meetings import Met, all_meetings, stage
+from .listing import about
+from .meetings import Meeting, Met, all_meetings, stage
 from .picture import picture
 from .points import stopping_build
 from .presets import Preset
@@ -34,6 +35,7 @@ _A_ROUND = 150  # meetings in a world, before the next world has its turn, when 
 
 Say = Callable[[Any], None]
 Talk = Callable[[str], None]
+Watch = Callable[[Sequence[Meeting], str], Iterable[Meeting]]  # the same ones, while somebody sees how far it is
 
 
 def unknown(names: Sequence[str], meetings: bool, has_database: bool) -> str | None:
@@ -53,6 +55,12 @@ def unknown(names: Sequence[str], meetings: bool, has_database: bool) -> str | N
 def chosen(names: Sequence[str], settings: Sequence[str]) -> list[Preset]:
     """The presets, as the settings change them; a ValueError says what is wrong with one."""
     return [changed(PRESETS[name], settings) for name in names or sorted(PRESETS)]
+
+
+def catalogue(names: Sequence[str], meetings: bool) -> list[dict[str, Any]]:
+    """The presets, or worlds, that there are, and what each is about."""
+    known = WORLDS if meetings else PRESETS
+    return [{"name": name, "about": about(known[name])} for name in names or sorted(known)]
 
 
 def torture(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
@@ -97,7 +105,7 @@ def server(args: argparse.Namespace, script: str | None = None) -> AbstractConte
     return databases_on(args.database, script) if args.database else temporary_server(args.postgres, script)
 
 
-def meet(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
+def meet(args: argparse.Namespace, *, say: Say, talk: Talk, watch: Watch) -> int:
     """Runs the meetings of the worlds that were asked for, and returns how many findings there are."""
     first = args.seed or random.SystemRandom().randrange(1, _LARGEST_SEED)
     end = time.monotonic() + 60 * args.minutes if args.minutes is not None else float("inf")
@@ -108,7 +116,7 @@ def meet(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
             with grounds(preset) as ground, stage(ground.url, preset) as place:
                 meetings = all_meetings(preset, place.stops(), seed)
                 random.Random(seed).shuffle(meetings)
-                for meeting in meetings if args.minutes is None else meetings[:_A_ROUND]:
+                for meeting in watch(meetings if args.minutes is None else meetings[:_A_ROUND], preset.name):
                     if time.monotonic() > end:
                         break
                     met = place.meet(meeting)
