@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
 
 # Sessions that start from nothing, with a PostgreSQL of their own; the others find `hg`.
-FROM_NOTHING = ["index.md", "tutorial.md"]
+FROM_NOTHING = ["index.md", "tutorial.md", "guides/torture.md"]
 # Written by the program or about the past: what they show is no example to be followed.
 NOT_EXAMPLES = {"sql.md", "python.md", "http.md", "cli.md"}
 
