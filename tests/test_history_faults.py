@@ -88,6 +88,17 @@ def test_an_ack_without_an_answer_may_have_finished_it(tale: Tale) -> None:
     assert tale.found() == []
 
 
+@pytest.mark.parametrize(("outcome", "found"), [(UNKNOWN, []), (COMMITTED, ["lost"])])
+def test_an_ack_counts_if_the_message_only_may_have_come_again(tale: Tale, outcome: str, found: list[str]) -> None:
+    """One of two messages was stale when the first worker acked them: not this one, if nobody else had it."""
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    tale.ack(2.4, tale.receive(2.3, 2, by="w3", attempt=2), by="w3")
+    tale.receive(2.5, 1, by="w2", attempt=2, tx=tale.transaction("w2", 2.5, 2.6, outcome))
+    tale.ack(3, acks, stale=1)
+    assert tale.found() == found
+
+
 def test_an_ack_that_was_answered_is_proof_whatever_failed_afterwards(tale: Tale) -> None:
     tale.send(0, 1)
     tale.ack(1.2, tale.receive(1, 1))

@@ -191,9 +191,9 @@ def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
     if any(a.happened and a.seen_by > since for _, a in reading.acks.get(seq, [])):
         return True
     handed = [h for h in reading.handed.get(seq, []) if h.event.possible]
-    last = [
-        h for h in handed if not any(o.event.called > h.event.answered for o in handed)
-    ]  # of those that overlap, all
+    sure = [h for h in handed if h.event.happened]
+    # of those that overlap, all; and those behind which it only may have come again
+    last = [h for h in handed if not any(o.event.called > h.event.answered for o in sure)]
     if any(e.happened and e.kind in ACKING and e.seen_by > since for h in last for e in h.settled):
         return True
     if any(e.unknown and e.kind in ACKING and e.seen_by > since for h in handed for e in h.settled):
