@@ -279,6 +279,33 @@ class TestPromises:
             assert numbers == [n for n in range(210) if f"k{n % 7}" == key]
         assert worker.stats_of(first).nacked == worker.stats_of(second).nacked == 7
 
+    def test_order_by_key_is_kept_when_workers_hand_back_to_each_other(self, db: Db, hg: headgate.Headgate) -> None:
+        high = hg.stream("orders", create=True, lanes=4).consumer("high", create=True, order="key")
+        low = hg.stream("reports", create=True, lanes=4).consumer("low", create=True, order="key")
+        done: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+        lock = threading.Lock()
+        go = threading.Event()
+
+        def handle(m: headgate.Message) -> None:
+            assert go.wait(60)
+            with lock:
+                done[m.consumer, m.key].append(m.data)
+            time.sleep(0.001)
+
+        workers = [hg.worker({high: 20, low: 1}, handle, concurrency=2, prefetch=60) for _ in range(2)]
+        for n in range(3):
+            hg.stream("reports").send_batch([(f"k{i}", n) for i in range(100)])
+        with running(workers[0]), running(workers[1]):
+            wait_until(lambda: all(worker.stats_of(low).waiting > 40 for worker in workers))
+            for n in range(3):
+                hg.stream("orders").send_batch([(f"k{i}", n) for i in range(100)])
+            wait_until(lambda: all(worker.stats_of(low).released > 20 for worker in workers))
+            go.set()
+            wait_until(lambda: is_done(db, high, low), 60)
+        assert len(done) == 200
+        assert {tuple(numbers) for numbers in done.values()} == {(0, 1, 2)}
+        assert [n for worker in workers for n in (worker.stats.nacked, worker.stats.lost)] == [0] * 4
+
     def test_deadlines_are_extended_for_each(self, db: Db, hg: headgate.Headgate, orders: headgate.Stream) -> None:
         short = orders.consumer("short", create=True, ack_wait=0.6)
         long = orders.consumer("long", create=True, ack_wait=30)

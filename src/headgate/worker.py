@@ -275,7 +275,8 @@ class _Engine:
         while not self._stop.is_set():
             has_called = False
             for place in range(1) if self._turns is None else self._turns.order():
-                has_called |= await self._serve_line(self._lines[place])
+                if not self._stop.is_set():
+                    has_called |= await self._serve_line(self._lines[place])
             if not has_called and not self._stop.is_set():
                 await self._nap(min(self._next_call(line) for line in self._lines))
         await self._drain()
