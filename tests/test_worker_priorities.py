@@ -185,7 +185,33 @@ class TestFirst:
             wait_until(lambda: is_done(db, urgent, bulk))
         assert order[0] == "urgent"
         assert order.count("urgent") >= 8
-        assert "bulk" in order or order.count("urgent") == 12
+
+    def test_none_is_starved_where_nothing_is_claimed_ahead(
+        self,
+        db: Db,
+        hg: headgate.Headgate,
+        urgent: headgate.Consumer,
+        bulk: headgate.Consumer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Then whoever is asked first has the handler: that goes by turns too."""
+        monkeypatch.setattr("headgate.worker_turns.AHEAD", 0.001)  # so that 20 ms are long
+        send(urgent, 200)
+        send(bulk, 200)
+        seen: list[str] = []
+        ahead: list[int] = []
+
+        def handle(m: headgate.Message) -> None:
+            seen.append(m.consumer)
+            ahead.append(worker.stats.waiting)
+            time.sleep(0.02)
+
+        worker = hg.worker({urgent: 3, bulk: 1}, handle, concurrency=1)
+        with running(worker):
+            wait_until(lambda: len(seen) >= 90)
+        shares = Counter(seen[10:90])
+        assert shares["bulk"] == pytest.approx(20, abs=6)
+        assert sorted(ahead)[45] <= 1
 
     def test_what_waits_is_handed_back_when_another_comes(
         self, db: Db, hg: headgate.Headgate, urgent: headgate.Consumer, bulk: headgate.Consumer
