@@ -7,7 +7,7 @@ The working directory should be empty. With a URL the page finds `hg`, connected
 What the fences mean:
 
 - ```python is run in one namespace for the whole page. A worker's `name.run()` is stopped, as an operator would, once
-  its consumer has nothing left to do. With title="file.py" it is saved under that name instead.
+  its consumers have nothing left to do. With title="file.py" it is saved under that name instead.
 - ```sh is run in one bash for the whole page. With title="Another terminal" it is started beside it, and stopped at the
   end.
 - ```sql is run statement by statement on the page's database.
@@ -175,7 +175,7 @@ class Session:
 
 def _stop_when_done(worker: headgate.Worker) -> None:
     deadline = time.monotonic() + PATIENCE
-    while worker.consumer.info().lag and time.monotonic() < deadline:
+    while any(consumer.info().lag for consumer in worker.consumers) and time.monotonic() < deadline:
         time.sleep(0.02)
     worker.stop()
 

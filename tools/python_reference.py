@@ -96,7 +96,7 @@ def _options() -> str:
         for name, kind, what in re.findall(r"^    (\w+): (.+?)  # (.+)$", source, re.MULTILINE)
     ]
     return (
-        f"\n## {OPTIONS}\n\nThe options of `consumer.worker()`.\n\n"
+        f"\n## {OPTIONS}\n\nThe options of `consumer.worker()` and `hg.worker()`.\n\n"
         f"| option | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
     )
 

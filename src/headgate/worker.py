@@ -1,11 +1,12 @@
-"""Workers: a handler that is called for each message of a consumer until it is told to stop.
+"""Workers: a handler that is called for each message of a consumer, or of several, until it is told to stop.
 
 One engine for both flavours. It runs on asyncio with connections of its own, so that what handlers do with theirs never
 holds up an ack or an extension; a sync worker gives it an event loop in the calling thread, and its handlers threads.
 
 Three things go on at once: the *pump* receives messages and settles finished ones, in the same call where it can; the
-*keeper* extends unfinished deliveries, long before their deadline; the *runners* call the handler. Where lanes are
-leased, `Leases` adds heartbeats and says which messages may be handled.
+*keeper* extends unfinished deliveries, long before their deadline; the *runners* call the handler. Each consumer is a
+`Line`; where there are several, `Turns` says which of them a free handler serves, and how many messages each may claim.
+Where lanes are leased, `Leases` adds heartbeats and says which messages may be handled.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
-from . import statements, tracing
-from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
+from . import tracing
+from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage
 from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed, NotJoined
 from .maintenance import PASSING, tend
-from .sync import Consumer, Message
-from .worker_hand import FLUSH_AFTER, FOREVER, Delivery, Hand, Work
-from .worker_leases import Leases, is_leased
-from .worker_options import Retry, WorkerOptions, WorkerSettings, WorkerStats, error_text, spread
+from .sync import Consumer, Headgate, Message
+from .worker_hand import FOREVER, Outlook, Work
+from .worker_leases import Leases, is_leased, refuse_leases
+from .worker_line import SHORTEST_POLL, Line
+from .worker_options import Retry, WorkerOptions, WorkerSettings, WorkerStats, checked_weights, error_text
 from .worker_runners import Runners, TaskRunners, ThreadRunners
 from .worker_signals import listen, unlisten
-from .worker_timings import Timings
+from .worker_turns import Turns
 
 log = logging.getLogger("headgate.worker")
 
-SHORTEST_POLL, LONGEST_POLL, POLL_GROWTH = 0.001, 0.1, 1.5
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 5.0
 LAST_WORDS = 5.0  # seconds to get the last acks to a database that is away when the worker stops
 
@@ -41,68 +42,99 @@ LAST_WORDS = 5.0  # seconds to get the last acks to a database that is away when
 class _Engine:
     """What `Worker` and `AsyncWorker` have in common: everything but how it is started."""
 
-    def __init__(self, consumer: Any, handler: Callable[[Any], Any], **options: Unpack[WorkerOptions]) -> None:
-        self.consumer = consumer
-        self.handler = handler
+    consumer_type: ClassVar[type]
+
+    def __init__(self, consumer: Any, handler: Any, **options: Unpack[WorkerOptions]) -> None:
         self.settings = WorkerSettings(**options)
-        self.is_async = _is_async(handler)
-        functools.update_wrapper(self, handler, updated=())
-        self._call = handler
+        is_one = isinstance(consumer, self.consumer_type)
+        weights = {consumer: 1.0} if is_one else checked_weights(consumer, self.consumer_type)
+        self.consumers = tuple(weights)
+        self.consumer = self.consumers[0]
+        self.handler = handler
+        handlers = handler if isinstance(handler, Mapping) else dict.fromkeys(weights, handler)
+        if handlers.keys() != weights.keys():
+            raise InvalidArgument(
+                "the handlers and the weights are not of the same consumers",
+                hint="pass one handler for all, or a dict with a handler for each of these consumers",
+            )
+        self.is_async = _is_async(next(iter(handlers.values())))
+        self._calls = {consumer: self._wrapped(call) for consumer, call in handlers.items()}
+        if handler is not handlers:
+            functools.update_wrapper(self, handler, updated=())
+        self._lines = [
+            Line(place, consumer, weight, self.settings, self._bind)
+            for place, (consumer, weight) in enumerate(weights.items())
+        ]
+        for consumer in self.consumers if len(weights) > 1 else ():
+            refuse_leases(consumer, self.settings)
+        self._extra: dict[str, Any] = self._lines[0].extra if len(weights) == 1 else _about_all(self._lines)
+        self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
+        self._own: AsyncHeadgate | None = None  # the engine's own connections; None while the database is away
+        self.is_stopping = False
+        self._reconnects = 0
+        self._begin(lambda: 0.0)
+
+    def _wrapped(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A handler with the middleware around it."""
+        if not callable(call):
+            raise InvalidArgument(f"{call!r} is not a handler", hint="pass a function of one message")
+        if _is_async(call) != self.is_async:
+            raise InvalidArgument(
+                "the handlers are not of one kind", hint="make all coroutine functions, or all plain functions"
+            )
         for layer in reversed(self.settings.middleware):
             if _is_async(layer) != self.is_async:
                 raise InvalidArgument(
                     f"the middleware {layer!r} and the handler are not of one kind",
                     hint="make both coroutine functions, or both plain functions",
                 )
-            self._call = functools.partial(_through, layer, self._call)
-        self._extra = {"stream": consumer.stream, "consumer": consumer.name}
-        self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
-        self._link: AsyncConsumer | None = None  # on the engine's own connections; None while the database is away
-        self.is_stopping = False
-        self._received = self._acked = self._nacked = self._released = self._lost = self._reconnects = 0
-        self._begin(lambda: 0.0)
+            call = functools.partial(_through, layer, call)
+        return call
 
     def _begin(self, clock: Callable[[], float]) -> None:
         """Empty-handed."""
         s = self.settings
         kind: type[TaskRunners] | type[ThreadRunners] = TaskRunners if self.is_async else ThreadRunners
-        call = self._call
+        calls = self._calls
         if tracing.is_on():
-            call = tracing.handled(call, self.consumer.stream, self.consumer.name, self.is_async, Retry)
-        self._runners: Runners = kind(call, s.concurrency, s.timeout, self._finished)
-        self._hand = Hand(s, clock, self._extra)
+            calls = {c: tracing.handled(call, c.stream, c.name, self.is_async, Retry) for c, call in calls.items()}
+        call = calls[self.consumer] if len(calls) == 1 else functools.partial(_dispatch, calls)
+        self._turns: Turns | None = None  # where there are several consumers
+        if len(calls) > 1:
+            self._turns = Turns([line.weight for line in self._lines], s.concurrency, clock)
+        self._runners: Runners = kind(call, s.concurrency, s.timeout, self._finished, self._turns)
+        for line in self._lines:
+            line.begin(clock)
         self._clock = clock
-        self._timings = Timings(s.timing)
         self._grace = s.grace
         self._stop, self._wake = asyncio.Event(), asyncio.Event()
         self._nap_until = -1.0  # when the pump wakes by itself; -1 while it is awake
         self._leases: Leases | None = None  # where lanes are leased
-        self._hungry = False  # the last receive was full: there is more
         self._recovering = asyncio.Lock()
         self._retry_after = SHORTEST_RETRY
         self._away = False
 
     def __call__(self, message: Any) -> Any:
         """Calls the handler, without the worker around it."""
-        return self.handler(message)
+        handler = self.handler[message._consumer] if isinstance(self.handler, Mapping) else self.handler
+        return handler(message)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.consumer!r}, {getattr(self.handler, '__qualname__', self.handler)!r})"
+        consumers = repr(self.consumer if len(self.consumers) == 1 else list(self.consumers))
+        return f"{type(self).__name__}({consumers}, {getattr(self.handler, '__qualname__', self.handler)!r})"
 
     @property
     def stats(self) -> WorkerStats:
         """What this worker has done, and what it has in hand."""
-        running = len(self._runners.running())
-        return WorkerStats(
-            received=self._received,
-            acked=self._acked,
-            nacked=self._nacked,
-            released=self._released,
-            lost=self._lost + self._hand.lost,
-            reconnects=self._reconnects,
-            running=running,
-            waiting=max(0, self._hand.claimed - running),
-        )
+        running = self._runners.running()
+        return WorkerStats.total((line.stats(running) for line in self._lines), self._reconnects)
+
+    def stats_of(self, consumer: Any) -> WorkerStats:
+        """What this worker has done with one of its consumers, and what it has in hand of it."""
+        for line in self._lines:
+            if line.consumer is consumer:
+                return WorkerStats.total([line.stats(self._runners.running())], self._reconnects)
+        raise InvalidArgument(f"{consumer!r} is not one of this worker's", hint="pass one that it was made with")
 
     def stop(self, grace: float | None = None) -> None:
         """Ends `run`: running handlers may finish within the grace, the rest is handed back. From any thread."""
@@ -121,7 +153,6 @@ class _Engine:
         if self._loop is not None:
             raise Error("this worker is running already", hint="make another one for the same consumer")
         self._loop = asyncio.get_running_loop()
-        self._lost += self._hand.lost
         self._begin(self._loop.time)
         is_listening = self.settings.signals and threading.current_thread() is threading.main_thread()
         tasks: list[asyncio.Task[None]] = []
@@ -160,36 +191,48 @@ class _Engine:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks, timeout=1)
-            if self._link is not None:
+            if self._own is not None:
                 if self._leases is not None:
                     with suppress(Exception):  # then the others wait for the lease_time
                         await self._leases.leave(self._link)
-                await self._link.hg.close()
-                self._link = None
+                await self._close()
             self._loop, self.is_stopping = None, False
             log.info("worker stopped", extra=self._extra)
 
+    @property
+    def _link(self) -> AsyncConsumer | None:
+        """The first consumer, on the engine's own connections; None while the database is away."""
+        return self._lines[0].link
+
     async def _open(self) -> None:
-        """Connects, and reads the consumer's settings as they are now."""
+        """Connects, and reads the consumers' settings as they are now."""
         hg = self.consumer.hg
         connections = 3 if self.consumer.leased else 2  # a heartbeat must not wait for maintenance
         own = AsyncHeadgate(hg.url, max_connections=connections, timeout=hg._timeout, pooler=hg._pooler)
         await own.open(migrate=False)
         try:
-            link = await AsyncStream(own, self.consumer.stream).consumer(self.consumer.name)
-            link.worker_name = self.consumer.worker_name
-            link.is_traced = False  # the handler's spans say it all
+            links = [await line.open(own) for line in self._lines]
+            for link in links if self._turns is not None else ():
+                refuse_leases(link, self.settings)
+            link = links[0]
             if is_leased(link, self.settings):
                 if self._leases is None:
-                    self._leases = Leases(link, self.settings, self._hand, self._runners, self._wake.set, self._extra)
+                    line = self._lines[0]
+                    self._leases = Leases(link, self.settings, line.hand, self._runners, self._wake.set, self._extra)
                 link.worker_name = self._leases.name
         except BaseException:
             await own.close()
             raise
-        self._link = link
-        self._ack_wait = link.ack_wait.total_seconds()
-        self._hand.ordered = link.order == "key"
-        self._hand.has_backoff = link.backoff is not None
+        self._own = own
+        for line, link in zip(self._lines, links, strict=True):
+            line.use(link)
+
+    async def _close(self) -> None:
+        own, self._own = self._own, None
+        for line in self._lines:
+            line.link = None
+        if own is not None:
+            await own.close()
 
     async def _reach(self, call: Callable[[AsyncConsumer], Awaitable[Any]]) -> Any:
         """The answer to a call; None when the database is away, after a pause."""
@@ -206,15 +249,13 @@ class _Engine:
             await asyncio.sleep(SHORTEST_POLL)
             return
         async with self._recovering:
-            if self._link is not broken:
+            if self._own is not (broken.hg if broken is not None else None):
                 return  # the other task has been here
             if not self._away:
                 self._away = True
                 log.warning("the database is away", extra={**self._extra, "error": error_text(error)})
-            if broken is not None:
-                self._link = None
-                with suppress(Exception):
-                    await broken.hg.close()
+            with suppress(Exception):
+                await self._close()
             pause = self._retry_after
             if self.is_stopping:
                 await asyncio.sleep(pause)
@@ -231,84 +272,60 @@ class _Engine:
                 log.info("the database is back", extra=self._extra)
 
     async def _pump(self) -> None:
-        hand = self._hand
-        pause, receive_at = SHORTEST_POLL, self._clock()
         while not self._stop.is_set():
-            now, wanted, link = self._clock(), hand.room(), self._link
-            if self._leases is not None and not self._leases.is_sure():
-                wanted = 0
-            is_due = hand.send_at <= now
-            try:
-                if wanted and (is_due or receive_at <= now):
-                    got = await self._receive(_up(link), wanted)
-                    pause = SHORTEST_POLL if got else min(pause * POLL_GROWTH, LONGEST_POLL)
-                    self._hungry = got == wanted and not hand.ordered
-                    # in order, more can be had once the acks of these go along
-                    receive_at = self._clock() + (0 if self._hungry else FLUSH_AFTER if got and hand.ordered else pause)
-                elif is_due:
-                    await self._send(_up(link))
-                else:
-                    await self._nap(min(hand.send_at, receive_at if wanted else FOREVER))
-            except PASSING as error:
-                await self._recover(link, error)
-            except NotJoined:
-                assert self._leases is not None
-                self._leases.give_up()
+            has_called = False
+            for place in range(1) if self._turns is None else self._turns.order():
+                if not self._stop.is_set():
+                    has_called |= await self._serve_line(self._lines[place])
+            if not has_called and not self._stop.is_set():
+                await self._nap(min(self._next_call(line) for line in self._lines))
         await self._drain()
-        await self._note_timings()
+        for line in self._lines:
+            await line.note_timings()
         if self._leases is not None:
             await self._leases.close(self._turning)
 
-    async def _receive(self, link: AsyncConsumer, wanted: int) -> int:
-        await self._send_unfinished(link)
-        deadline = self._clock() + self._ack_wait  # of the database's clock it is a little later
-        acks, messages = self._hand.collect()
+    async def _serve_line(self, line: Line) -> bool:
+        """Makes the call that is due for a consumer; False when none was."""
+        if self._turns is not None and (excess := line.hand.excess(self._outlook(self._turns, line))):
+            # it was alone before, and claimed for all handlers
+            line.hand.give_back(self._turns.take_back(line.place, excess), lambda work: False)
+        now, wanted, link = self._clock(), self._room(line), line.link
+        is_due = line.hand.send_at <= now
         try:
-            batch = await link.receive(wanted, acks=acks)
-        except BaseException:
-            self._hand.put_back(acks, messages)
-            raise
-        self._acked += messages
-        self._received += len(batch)
-        ready = self._hand.take(map(self._bind, batch), deadline)
-        self._runners.put(ready if self._leases is None else self._leases.admit(ready))
-        return len(batch)
+            if wanted and (is_due or line.receive_at <= now):
+                ready = await line.receive(_up(link), wanted)
+                self._runners.put(ready if self._leases is None else self._leases.admit(ready))
+            elif is_due:
+                await line.send(_up(link))
+            else:
+                return False
+        except PASSING as error:
+            await self._recover(link, error)
+        except NotJoined:
+            if self._leases is None:
+                raise
+            self._leases.give_up()
+        return True
 
-    def _bind(self, message: AsyncMessage) -> Any:
+    def _room(self, line: Line) -> int:
+        """How many messages to ask for now."""
+        if self._turns is None:
+            return 0 if self._leases is not None and not self._leases.is_sure() else line.hand.room()
+        room = line.hand.room(self._outlook(self._turns, line))
+        if not room:
+            line.is_eager = True  # others have the handlers: it is asked as soon as one is free
+        return room
+
+    def _outlook(self, turns: Turns, line: Line) -> Outlook:
+        return turns.outlook(line.place, self.settings.most_claimed, is_given=self.settings.prefetch is not None)
+
+    def _next_call(self, line: Line) -> float:
+        return min(line.hand.send_at, line.receive_at if self._room(line) else FOREVER)
+
+    def _bind(self, consumer: Any, message: AsyncMessage) -> Any:
         """The message as the handler gets it: on the connections of the handler's own consumer."""
-        return message
-
-    async def _send(self, link: AsyncConsumer, *, everything: bool = False) -> None:
-        await self._send_unfinished(link)
-        acks, messages = self._hand.collect(everything=everything)
-        try:
-            await link.ack(acks)
-        except BaseException:
-            self._hand.put_back(acks, messages)
-            raise
-        self._acked += messages
-
-    async def _send_unfinished(self, link: AsyncConsumer) -> None:
-        hand = self._hand
-        if hand.releases:
-            ids, hand.releases = hand.releases, []
-            try:
-                self._released += (await link.release(ids)).settled
-            except BaseException:
-                hand.releases += ids
-                hand.send_by(0)
-                raise
-        while hand.nacks:
-            nack, ids = hand.nacks.popitem()
-            delay, is_spread, error = nack
-            try:
-                settled = await link.nack(ids, delay=spread(delay) if is_spread and delay else delay, error=error)
-            except BaseException:
-                hand.nacks.setdefault(nack, []).extend(ids)
-                hand.send_by(0)
-                raise
-            self._nacked += settled.settled
-            self._lost += settled.stale
+        raise NotImplementedError
 
     async def _nap(self, until: float) -> None:
         """Sleeps until then, or until something is finished that cannot wait so long."""
@@ -325,87 +342,90 @@ class _Engine:
 
     def _finished(self, work: Work, error: BaseException | None, seconds: float) -> None:
         """The runners' report."""
-        hand = self._hand
+        line = self._lines[work.line]
         if error is None:
-            self._timings.note(work.message, seconds)
-        if (following := hand.finish(work, error, seconds)) is not None:
+            line.timings.note(work.message, seconds)
+        if self._turns is not None:
+            self._turns.finish(work, seconds)
+        if (following := line.hand.finish(work, error, seconds)) is not None:
             self._runners.put([following])
         if self._leases is not None:
             self._leases.finished()
-        if self._nap_until >= 0 and (hand.send_at < self._nap_until or (self._hungry and hand.room())):
+        if self._nap_until >= 0 and (
+            line.hand.send_at < self._nap_until
+            or any(n.is_eager and n.receive_at < self._nap_until and self._room(n) for n in self._lines)
+        ):
             self._nap_until = -1.0
             self._wake.set()
 
     async def _drain(self) -> None:
         """Hands back what was not begun, waits for what runs, and sends the last acks."""
-        hand, stopped = self._hand, self._clock()
+        stopped = self._clock()
         if self._leases is not None:
             with suppress(*PASSING, TimeoutError):  # if it cannot be said now, perhaps at the end
                 await self._leases.leave(self._link)
-        hand.give_back(self._runners.take_back())
-        while hand.claimed or hand.send_at < FOREVER:
-            now, end, link = self._clock(), stopped + self._grace, self._link
-            if hand.claimed and end <= now:
+        for line in self._lines:
+            line.hand.give_back(self._runners.take_back() if self._turns is None else self._turns.take_back(line.place))
+        while left := [line for line in self._lines if line.hand.claimed or line.hand.send_at < FOREVER]:
+            now, end = self._clock(), stopped + self._grace
+            if end <= now and any(line.hand.claimed for line in left):
                 self._runners.abandon()
-            try:
-                if hand.send_at <= now or not hand.claimed:
-                    await self._send(_up(link), everything=not hand.claimed)
-                else:
-                    await self._nap(min(hand.send_at, end if now < end else now + 0.05))
-            except PASSING as error:
-                if end + LAST_WORDS < now:
-                    log.warning("the last acks could not be sent: their messages come again", extra=self._extra)
-                    return
-                await self._recover(link, error)
-
-    async def _note_timings(self) -> None:
-        if self._link is not None and (samples := self._timings.take()) is not None:
-            with suppress(Error):  # it is a sample
-                consumer = self._link
-                await consumer.hg.run(statements.NOTE_TIMINGS, (consumer.stream, consumer.name, *samples))
+            due = [line for line in left if line.hand.send_at <= now or not line.hand.claimed]
+            if not due:
+                await self._nap(min(*(line.hand.send_at for line in left), end if now < end else now + 0.05))
+            for line in due:
+                link = line.link
+                try:
+                    await line.send(_up(link), everything=not line.hand.claimed)
+                except PASSING as error:
+                    if end + LAST_WORDS < now:
+                        log.warning("the last acks could not be sent: their messages come again", extra=line.extra)
+                        return
+                    await self._recover(link, error)
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(min(self._ack_wait / 6, 5))
-            await self._note_timings()
-            now, link = self._clock(), self._link
-            due = [d for d in self._hand.deliveries.values() if d.deadline - self._ack_wait / 2 <= now and not d.lost]
-            if due:
-                try:
-                    await self._extend(_up(link), due, now)
-                except PASSING as error:
-                    await self._recover(link, error)
+            await asyncio.sleep(min(*(line.ack_wait / 6 for line in self._lines), 5))
+            for line in self._lines:
+                await line.note_timings()
+                now, link = self._clock(), line.link
+                if due := line.due(now):
+                    try:
+                        await line.extend(_up(link), due, now, self._runners.running)
+                    except PASSING as error:
+                        await self._recover(link, error)
 
     async def _tend(self) -> None:
         """Maintenance: somebody has to, and workers are there."""
         with suppress(NotAllowed):  # this role may not: the owner's `headgate up`, or another worker, does it
-            await tend(lambda: self._link.hg if self._link else None, self._stop, **self._extra)
-
-    async def _extend(self, link: AsyncConsumer, due: list[Delivery], now: float) -> None:
-        if (await link.extend([d.id for d in due], self._ack_wait)).stale:
-            for d in due:  # which ones? and is it gone, or has it been finished meanwhile?
-                if d.left and (await link.extend([d.id], self._ack_wait)).stale and d.left:
-                    self._hand.lose(d, self._runners.running())
-        for d in due:
-            d.deadline = now + self._ack_wait
+            await tend(lambda: self._own, self._stop, **self._extra)
 
 
 class AsyncWorker(_Engine):
-    """A handler and the consumer whose messages it gets: `await worker.run()`. Made by `consumer.worker()`."""
+    """A handler and whose messages it gets: `await worker.run()`. Made by `consumer.worker()` or `hg.worker()`."""
+
+    consumer_type = AsyncConsumer
 
     async def run(self) -> None:
         """Handles messages until `stop()`, SIGTERM or SIGINT; a second signal does not wait for running handlers."""
         await self._serve()
 
-    def _bind(self, message: AsyncMessage) -> Any:
-        message._consumer = self.consumer
+    def _bind(self, consumer: Any, message: AsyncMessage) -> Any:
+        message._consumer = consumer
         return message
 
 
 class Worker(_Engine):
-    """A handler and the consumer whose messages it gets: `worker.run()`. Made by `consumer.worker()`."""
+    """A handler and whose messages it gets: `worker.run()`. Made by `consumer.worker()` or `hg.worker()`."""
 
-    def __init__(self, consumer: Consumer, handler: Callable[[Message], Any], **options: Unpack[WorkerOptions]) -> None:
+    consumer_type = Consumer
+
+    def __init__(
+        self,
+        consumer: Consumer | Mapping[Consumer, float],
+        handler: Callable[[Message], Any] | Mapping[Consumer, Callable[[Message], Any]],
+        **options: Unpack[WorkerOptions],
+    ) -> None:
         super().__init__(consumer, handler, **options)
         if self.is_async:
             raise InvalidArgument(
@@ -417,8 +437,8 @@ class Worker(_Engine):
         """Handles messages until `stop()`, SIGTERM or SIGINT; a second signal does not wait for running handlers."""
         asyncio.run(self._serve())
 
-    def _bind(self, m: AsyncMessage) -> Any:
-        return Message(self.consumer, (m.ack_id, m.seq, m.key, m.text, m.headers, m.channel, m.attempt, m.created_at))
+    def _bind(self, consumer: Any, m: AsyncMessage) -> Any:
+        return Message(consumer, (m.ack_id, m.seq, m.key, m.text, m.headers, m.channel, m.attempt, m.created_at))
 
 
 def _is_async(function: Any) -> bool:
@@ -429,12 +449,22 @@ def _through(layer: Callable[..., Any], call_next: Callable[[Any], Any], message
     return layer(message, call_next)
 
 
+def _dispatch(calls: Mapping[Any, Callable[[Any], Any]], message: Any) -> Any:
+    return calls[message._consumer](message)
+
+
+def _about_all(lines: list[Line]) -> dict[str, Any]:
+    """The fields of log records about several consumers."""
+    streams = dict.fromkeys(line.consumer.stream for line in lines)
+    return {"stream": ", ".join(streams), "consumer": ", ".join(line.consumer.name for line in lines)}
+
+
 def _up(link: AsyncConsumer | None) -> AsyncConsumer:
     if link is None:
         raise ConnectionFailed("the database is away")
     return link
 
 
-# The client layer offers `consumer.worker()` without knowing this module.
-AsyncConsumer.worker_type = AsyncWorker
-Consumer.worker_type = Worker
+# The client layer offers `consumer.worker()` and `hg.worker()` without knowing this module.
+AsyncConsumer.worker_type = AsyncHeadgate.worker_type = AsyncWorker
+Consumer.worker_type = Headgate.worker_type = Worker

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from math import ceil
+from typing import Any, NamedTuple
 
 from .worker_options import Retry, WorkerSettings, as_seconds, default_delay, error_text
 
@@ -25,6 +26,16 @@ Nack = tuple[float | None, bool, str]  # delay (None: the consumer's backoff), w
 
 class NotBegun(Exception):
     """Instead of a handler's result: it was not called, because the message may no longer be this worker's."""
+
+
+class Outlook(NamedTuple):
+    """What may be claimed."""
+
+    slots: int  # handlers that are free for it or have its messages
+    ahead: int  # messages that it may hold besides, because their handlers are free soon
+    most: int  # messages that it may hold at all
+    part: float = 1.0  # of a batch, that it may ask for
+    fair: float = FOREVER  # messages that it can hold, with others beside it, without letting them wait too long
 
 
 class Delivery:
@@ -45,11 +56,12 @@ class Delivery:
 class Work:
     """One message to be handled."""
 
-    __slots__ = ("delivery", "message", "over", "started")
+    __slots__ = ("delivery", "line", "message", "over", "started")
 
-    def __init__(self, message: Any, delivery: Delivery) -> None:
+    def __init__(self, message: Any, delivery: Delivery, line: int = 0) -> None:
         self.message = message
         self.delivery = delivery
+        self.line = line  # which of the worker's consumers it is of
         self.started = 0.0
         self.over = False  # its result is decided; what its thread says later does not count
 
@@ -57,10 +69,13 @@ class Work:
 class Hand:
     """The messages in hand, and what is to be sent: acks, nacks, releases."""
 
-    def __init__(self, settings: WorkerSettings, clock: Callable[[], float], extra: dict[str, Any]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, clock: Callable[[], float], extra: dict[str, Any], line: int = 0
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._extra = extra  # of log records
+        self._line = line
         self.ordered = False
         self.has_backoff = False  # the consumer says when failed messages come again
         self.deliveries: dict[str, Delivery] = {}
@@ -75,23 +90,28 @@ class Hand:
         self.lost = 0
         self._mean: float | None = None  # seconds that a handler takes
 
-    def room(self) -> int:
-        """How many messages to ask for now; 0 while it is not worth a call."""
+    def room(self, outlook: Outlook | None = None) -> int:
+        """How many messages to ask for now; 0 while it is not worth a call. Without an outlook all handlers are its."""
         s = self._settings
-        window = s.most_claimed
-        if s.prefetch is None:
-            if self._mean is None:
-                window = min(window, s.concurrency)
-            elif self._mean > 0:
-                window = min(window, s.concurrency + int(AHEAD * s.concurrency / self._mean))
+        slots, ahead, most, part, _ = outlook or self._alone()
+        batch = ceil(s.batch_size * part)
+        window = min(most, slots + ahead) if s.prefetch is None else most
         active = self.claimed - self._blocked
-        room = min(s.batch_size, window - active, s.most_claimed - self.claimed)
-        if self.ordered:
-            # Messages of keys in hand would only be parked, at a price: ask when a runner has nothing to do.
-            is_worth_it = active < s.concurrency
-        else:
-            is_worth_it = active <= s.concurrency or room >= min(s.batch_size, window // 2)
+        room = min(batch, window - active, most - self.claimed)
+        # In order, messages of keys in hand would only be parked, at a price: ask when a runner has nothing to do.
+        is_worth_it = active < slots if self.ordered else active <= slots or room >= min(batch, window // 2)
         return max(0, room) if is_worth_it else 0
+
+    def excess(self, outlook: Outlook) -> int:
+        """How many of the messages in hand would wait so long that others should have them; 0 if not worth a call."""
+        active = self.claimed - self._blocked
+        return ceil(active - outlook.fair) if active > 2 * outlook.fair + self._settings.concurrency else 0
+
+    def _alone(self) -> Outlook:
+        s, ahead = self._settings, 0
+        if self._mean is not None:
+            ahead = int(AHEAD * s.concurrency / self._mean) if self._mean > 0 else s.most_claimed
+        return Outlook(s.concurrency, ahead, s.most_claimed)
 
     def take(self, messages: Iterable[Any], deadline: float) -> list[Work]:
         """Messages were received; returns those that may run now."""
@@ -103,7 +123,7 @@ class Hand:
             d.total += 1
             d.left += 1
             self.claimed += 1
-            work = Work(m, d)
+            work = Work(m, d, self._line)
             if self.ordered and m.key is not None:
                 if m.key in self._keys:
                     behind = self._keys[m.key]

@@ -50,6 +50,15 @@ def is_leased(consumer: AsyncConsumer, settings: WorkerSettings) -> bool:
     return consumer.leased
 
 
+def refuse_leases(consumer: Any, settings: WorkerSettings) -> None:
+    """An error where lanes would be leased: a worker of several consumers cannot say whose lanes come and go."""
+    if consumer.leased or settings.leased or settings.on_lanes_gained or settings.on_lanes_lost:
+        raise InvalidArgument(
+            f'consumer "{consumer.name}" cannot be leased in a worker of several consumers',
+            hint="give a leased consumer a worker of its own: consumer.worker()",
+        )
+
+
 class Leases:
     """Which lanes a worker may handle messages of, and until when that is sure."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -15,7 +15,7 @@ LanesChanged = Callable[[frozenset[int]], Any]  # a plain function, which runs i
 
 
 class WorkerOptions(TypedDict, total=False):
-    """The options of `consumer.worker()`; `WorkerSettings` has their defaults."""
+    """The options of `consumer.worker()` and `hg.worker()`; `WorkerSettings` has their defaults."""
 
     concurrency: int  # handlers that run at once
     batch_size: int  # messages that one receive asks for
@@ -82,6 +82,46 @@ class WorkerStats:
     reconnects: int
     running: int
     waiting: int
+
+    @classmethod
+    def total(cls, parts: Iterable[WorkerStats], reconnects: int) -> WorkerStats:
+        """What they make together."""
+        sums = [sum(column) for column in zip(*(astuple(part) for part in parts), strict=True)]
+        return replace(cls(*sums), reconnects=reconnects)
+
+
+HEAVIEST, LIGHTEST = 1000, 0.001  # weights
+
+
+def checked_weights(weights: Any, kind: type) -> dict[Any, float]:
+    """Consumers of that kind and their weights, as floats."""
+    if not isinstance(weights, Mapping) or not all(isinstance(consumer, kind) for consumer in weights):
+        raise InvalidArgument(
+            f"a worker of {_shown(weights)} is not possible",
+            hint=f"pass a dict of consumers (headgate.{kind.__name__}) and their weights: {{urgent: 8, bulk: 1}}",
+        )
+    if not weights:
+        raise InvalidArgument("a worker of no consumers is not possible", hint="pass a dict: {urgent: 8, bulk: 1}")
+    names: set[tuple[str, str]] = set()
+    hg = next(iter(weights)).hg
+    for consumer, weight in weights.items():
+        about = f'consumer "{consumer.name}" of stream "{consumer.stream}"'
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not LIGHTEST <= weight <= HEAVIEST:
+            raise InvalidArgument(
+                f"a weight of {weight!r} for {about} is not possible",
+                hint=f"choose a number from {LIGHTEST:g} to {HEAVIEST:g}; a consumer to be left alone is left out",
+            )
+        if consumer.hg is not hg:
+            raise InvalidArgument(f"{about} is of another client", hint="get all of them from one headgate.connect()")
+        if (consumer.stream, consumer.name) in names:
+            raise InvalidArgument(f"{about} is there twice", hint="give it one weight")
+        names.add((consumer.stream, consumer.name))
+    return {consumer: float(weight) for consumer, weight in weights.items()}
+
+
+def _shown(thing: Any) -> str:
+    text = repr(thing)
+    return text if len(text) <= 200 else f"{text[:200]} …"
 
 
 class Retry(Exception):

@@ -25,6 +25,15 @@ Finished = Callable[[Work, BaseException | None, float], None]
 MayBegin = Callable[[], bool]
 
 
+class Waiting(Protocol):
+    """What waits for a handler, in the order in which it gets one: a deque, or `Turns` of several consumers."""
+
+    def __len__(self) -> int: ...
+    def extend(self, works: Iterable[Work], /) -> None: ...
+    def popleft(self) -> Work:
+        """The next one; IndexError when there is none. From any thread."""
+
+
 class Runners(Protocol):
     """What the worker needs of them."""
 
@@ -58,12 +67,17 @@ class TaskRunners:
     """Runs coroutine functions in `count` tasks of the worker's loop."""
 
     def __init__(
-        self, call: Callable[[Any], Awaitable[Any]], count: int, timeout: float | None, finished: Finished
+        self,
+        call: Callable[[Any], Awaitable[Any]],
+        count: int,
+        timeout: float | None,
+        finished: Finished,
+        waiting: Waiting | None = None,
     ) -> None:
         self._call = call
         self._timeout = timeout
         self._finished = finished
-        self._waiting: deque[Work] = deque()
+        self._waiting: Waiting = deque() if waiting is None else waiting
         self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: list[Work | None] = [None] * count
         self._dropped: set[int] = set()  # slots whose handler was cancelled, but not they themselves
@@ -80,9 +94,7 @@ class TaskRunners:
                 idle.set_result(None)
 
     def take_back(self) -> list[Work]:
-        works = list(self._waiting)
-        self._waiting.clear()
-        return works
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def running(self) -> list[Work]:
         return [work for work in self._slots if work is not None]
@@ -165,11 +177,19 @@ class ThreadRunners:
     They are daemons, so that a handler that never returns does not keep a stopped process from ending.
     """
 
-    def __init__(self, call: Callable[[Any], Any], count: int, timeout: float | None, finished: Finished) -> None:
+    def __init__(
+        self,
+        call: Callable[[Any], Any],
+        count: int,
+        timeout: float | None,
+        finished: Finished,
+        waiting: Waiting | None = None,
+    ) -> None:
         self._call = call
         self._timeout = timeout
         self._finished = finished
-        self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._waiting: Waiting = deque() if waiting is None else waiting
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # at least one for each that waits; False: the end
         self._slots: list[Work | None] = [None] * count
         self._results: deque[tuple[Work, BaseException | None, float]] = deque()
         self._reporting = False
@@ -185,14 +205,16 @@ class ThreadRunners:
             self.tasks = [asyncio.create_task(self._watch(self._timeout))]
 
     def put(self, works: Iterable[Work]) -> None:
-        for work in works:
-            self._waiting.put(work)
+        works = list(works)
+        self._waiting.extend(works)
+        for _ in works:
+            self._tokens.put(True)
 
     def take_back(self) -> list[Work]:
         works = []
-        with suppress(queue.Empty):
-            while (work := self._waiting.get_nowait()) is not None:
-                works.append(work)
+        with suppress(IndexError):
+            while True:
+                works.append(self._waiting.popleft())
         return works
 
     def running(self) -> list[Work]:
@@ -209,11 +231,16 @@ class ThreadRunners:
         for task in self.tasks:
             task.cancel()
         for _ in self._slots:
-            self._waiting.put(None)
+            self._tokens.put(False)
 
     def _run(self, slot: int) -> None:
-        waiting, slots, call = self._waiting, self._slots, self._call
-        while (work := waiting.get()) is not None:
+        waiting, tokens, slots, call = self._waiting, self._tokens, self._slots, self._call
+        work: Work | None
+        while tokens.get():
+            try:
+                work = waiting.popleft()
+            except IndexError:  # it was taken back
+                continue
             error: BaseException | None = None
             work.started = monotonic()
             slots[slot] = work

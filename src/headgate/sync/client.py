@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import psycopg
 from psycopg import Connection
@@ -27,7 +27,10 @@ from ..errors import (
     is_uprooted,
 )
 from ..types import Finding, LaneBy, Retain
+from ..worker_options import WorkerOptions
+from .consumer import Consumer
 from .insights import Insights
+from .message import Message
 from .pooled import PooledConnection
 from .sources import Sources
 from .stream import Stream
@@ -35,6 +38,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from ..embedded import EmbeddedServer
     from ..maintenance import Maintenance
+    from ..worker import Worker
 
 
 TRIES = 3  # of a statement whose stream is dropped, and perhaps made again, at this moment
@@ -47,8 +51,9 @@ class Headgate:
     transaction-mode pooler that does not know prepared statements.
     """
 
-    # headgate.maintenance sets it: that layer stands above this one
+    # headgate.maintenance and headgate.worker set them: those layers stand above this one
     maintenance_type: ClassVar[type[Maintenance]]
+    worker_type: ClassVar[type[Worker]]
 
     def __init__(
         self,
@@ -217,6 +222,42 @@ class Headgate:
         Workers do it too, where their role may, and `headgate up`. Any number may run at once.
         """
         return self.maintenance_type(self, interval)
+
+    @overload
+    def worker(
+        self,
+        consumers: Mapping[Consumer, float],
+        handler: Callable[[Message], Any] | Mapping[Consumer, Callable[[Message], Any]],
+        **options: Unpack[WorkerOptions],
+    ) -> Worker: ...
+
+    @overload
+    def worker(
+        self, consumers: Mapping[Consumer, float], handler: None = None, **options: Unpack[WorkerOptions]
+    ) -> Callable[[Callable[[Message], Any]], Worker]: ...
+
+    def worker(
+        self,
+        consumers: Mapping[Consumer, float],
+        handler: Callable[[Message], Any] | Mapping[Consumer, Callable[[Message], Any]] | None = None,
+        **options: Unpack[WorkerOptions],
+    ) -> Worker | Callable[[Callable[[Message], Any]], Worker]:
+        """A worker of several consumers, by weight: `@hg.worker({urgent: 8, bulk: 1}, concurrency=8)`.
+
+        They share its handlers. While all have messages, each gets its weight's share of the handlers' time; what uses
+        less than its share goes first, and what the others leave anyone may have. One handler is for all, and
+        `m.consumer` tells which it is; or pass a dict of consumers and handlers. The rest is as in `consumer.worker`.
+        """
+
+        def make(handler: Any) -> Worker:
+            worker = self.worker_type(consumers, handler, **options)
+            if worker.consumer.hg is not self:
+                raise InvalidArgument(
+                    f"{worker.consumer!r} is of another client", hint="get all consumers from the client of the worker"
+                )
+            return worker
+
+        return make if handler is None else make(handler)
 
     def doctor(self, patience: float | timedelta = 300) -> list[Finding]:
         """What is wrong with the database and what to do about it, the worst first; see `insights.doctor`."""

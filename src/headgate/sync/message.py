@@ -39,6 +39,16 @@ class Message:
         return decode(self.text, self.headers)
 
     @property
+    def stream(self) -> str:
+        """The name of the stream that it is of."""
+        return self._consumer.stream
+
+    @property
+    def consumer(self) -> str:
+        """The name of the consumer that received it."""
+        return self._consumer.name
+
+    @property
     def lane(self) -> int:
         """The lane that the message lies in."""
         return int(self.ack_id.partition(".")[0])
