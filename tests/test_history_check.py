@@ -285,6 +285,17 @@ def test_an_ack_that_is_not_committed_frees_no_key(tale: Tale) -> None:
     assert tale.found(ORDERED) == ["out of order"]
 
 
+@pytest.mark.parametrize(("acked_at", "found"), [(1.5, ["delivered after its ack"]), (2.5, [])])
+def test_inside_its_own_transaction_a_message_expires(tale: Tale, acked_at: float, found: list[str]) -> None:
+    """An ack given to a receive does not say whether it was stale; past the deadline it may have been."""
+    tale.send(0, 1)
+    tx = tale.transaction("w1", 0.9, 3)
+    acks = tale.receive(1, 1, tx=tx)
+    tale.receive(acked_at, tx=tx, acks=acks)
+    tale.ack(4.1, tale.receive(4, 1, by="w2", attempt=2), by="w2")
+    assert tale.found() == found
+
+
 # 5: upserts
 
 

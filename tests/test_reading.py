@@ -278,6 +278,33 @@ def test_removed_before_it_was_read(db: Db) -> None:
     assert len(read(db, begin, following(db, begin))) == 500
 
 
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("removed", [True, False])
+def test_removed_out_of_sight(db: Db, database_url: str, isolation: str, removed: bool) -> None:
+    """A table that was emptied looks empty to a snapshot from before, too, which still shows its segment."""
+    call(db, "create_stream", "s", lanes=1, segment_rows=1000, retain_up_to="1 hour")
+    start = mark(db, "beginning")
+    send_batch(db, "s", ["x"] * 2500)
+    end = following(db, start)
+    wait_until(lambda: maintained(db, "select count(*) from headgate.segment where state = 'closed'") == 2)
+    with psycopg.connect(database_url) as reader:
+        reader.execute(f"set transaction isolation level {isolation}")
+        assert len(column(reader, "select id from headgate.segment where state = 'closed'")) == 2
+        if removed:
+            db.execute("update headgate.segment set last_at = last_at - interval '2 hours' where id = 1")
+            wait_until(lambda: maintained(db, "select min(first_seq) from headgate.segment") == 1001)
+        got = read(reader, start, end)
+        query = "select headgate.removed_between('s', %s, %s)::text"
+        if removed:
+            part = {**end, "pos": 1000, "since": start}
+            assert value(reader, query, json.dumps(part), json.dumps(end)) is None  # only the rest was asked for
+            with pytest.raises(psycopg.errors.SerializationFailure):
+                value(reader, query, json.dumps(start), json.dumps(end))
+        else:
+            assert value(reader, query, json.dumps(start), json.dumps(end)) is None
+            assert len(got) == 2500
+
+
 def test_the_unused_end_of_a_segment_is_missed_by_nobody(db: Db) -> None:
     """A reader of everything is away while the segment is closed for its age and removed; then while messages are."""
     call(db, "create_stream", "s", lanes=1, retain_up_to="1 hour")

@@ -225,8 +225,9 @@ def test_a_history_comes_back_as_it_was() -> None:
         assert plain(again) == plain(tale.history)
 
 
-def test_a_real_history_comes_back_as_it_was(database_url: str) -> None:
-    preset = PRESETS["filters"]
+@pytest.mark.parametrize("name", ["filters", "marks", "looks"])
+def test_a_real_history_comes_back_as_it_was(database_url: str, name: str) -> None:
+    preset = PRESETS[name]
     history = run_history(Ground(database_url), preset, 1, 1.0)
     again, _, _ = from_json(to_json(history, preset, 1.0))
     for event in history.events:

@@ -94,6 +94,7 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
     "read": _read,
     "mark": Mark,
     "next_mark": Mark,
+    "end_mark": Mark,
 }
 MARKS = {"start", "end", "until"}  # what is asked between marks
 
@@ -149,6 +150,8 @@ def _event(data: dict[str, Any], transactions: dict[int, Transaction]) -> Event:
         event.problem = Problem(*data["problem"])
     if "messages" in event.asked:
         event.asked["messages"] = [Sent(*m) for m in event.asked["messages"]]
+    if "chain" in event.asked:
+        event.asked["chain"] = tuple(event.asked["chain"])
     for mark in MARKS & event.asked.keys():
         event.asked[mark] = event.asked[mark] and Mark(event.asked[mark])
     if event.answer is not None and event.kind in ANSWERS:

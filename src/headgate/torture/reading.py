@@ -224,18 +224,23 @@ class Reading:
 
     # how long a message was surely its worker's
 
-    def live_until(self, handed: Handed, at: float) -> float:
-        """Until when the message, seen from `at`, is surely not to be given to others, its settling apart."""
+    def live_until(self, handed: Handed, at: float, *, inside: bool = False) -> float:
+        """Until when the message, seen from `at`, is surely not to be given to others, its settling apart.
+
+        Past the deadline the transaction that received it keeps it from others, but not from what it does itself: that is
+        seen from `inside`.
+        """
         event = handed.event
+        held_until = 0.0 if inside else event.held_until
         if not event.happened or self.clock_jumps:
-            return event.held_until
+            return held_until
         deadline = event.called + self.plan.ack_wait
         for e in handed.extended:
             if e.happened and e.answered <= at and e.answer[1] == 0 and e.answered < deadline:
                 deadline = max(deadline, e.called + e.asked["by"])
         if self.plan.leased:
             deadline = min(deadline, self.leased_until(event, at))
-        return max(deadline, event.held_until if event.transaction else 0.0)
+        return max(deadline, held_until) if event.transaction else deadline
 
     def leased_until(self, receive: Event, at: float) -> float:
         """Until when the worker surely counts as alive all the time since it received, as far as is known at `at`."""
@@ -276,7 +281,10 @@ class Reading:
                 e.called < ack.answered and (e.possible or e.seen_by > ack.called) for e in others
             )
         if ack.kind == "receive":  # it does not say what was stale: judge only what cannot have been
-            return ack.answered < self.live_until(handed, ack.called) and not self.given_back(handed, ack)
+            inside = ack.transaction is not None and ack.transaction is handed.event.transaction
+            return ack.answered < self.live_until(handed, ack.called, inside=inside) and not self.given_back(
+                handed, ack
+            )
         return False
 
     @cached_property

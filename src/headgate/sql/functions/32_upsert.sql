@@ -32,11 +32,12 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               else '' end
 $$;
 
--- sees_removals(stream id) -> true. Raises a serialization failure when a segment was emptied after
--- this transaction's fixed snapshot was taken: then neither its messages nor what note_newest wrote
--- of them can be seen. The caller has locked the log by reading it, so that none is emptied from
--- now on.
-create or replace function headgate.sees_removals(p_stream int) returns boolean
+-- sees_removals(stream id, seqs) -> true. Raises a serialization failure when a segment (of these seqs;
+-- null: any) was emptied after this transaction's fixed snapshot was taken: then neither its messages
+-- nor what note_newest wrote of them can be seen. The caller has locked the log by reading it, so that
+-- none is emptied from now on.
+create or replace function headgate.sees_removals(p_stream int, p_seqs int8multirange default null)
+returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   if not headgate.has_fixed_snapshot() then return true; end if;
@@ -45,6 +46,7 @@ begin
      on t.relname = format('message_%s_%s', g.stream, g.id)
     and t.relnamespace = 'headgate'::regnamespace
    where g.stream = p_stream and g.state <> 'dropped'
+     and (p_seqs is null or p_seqs && int8range(g.first_seq, g.end_seq))
      and pg_relation_filenode(t.oid) is distinct from t.relfilenode;
   return not found or headgate.no_fixed_snapshot();
 end $$;

@@ -154,18 +154,27 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     from headgate.find_stream(stream) s
 $$;
 
--- removed_between(stream, start, end) -> the seqs between two marks whose segments are gone, null when there are none: what
--- retention removed before it was read. (What lies above the last message that was removed was never used: its segment was
--- closed early.)
-create or replace function headgate.removed_between(stream text, start jsonb, "end" jsonb) returns int8multirange
+-- removed_between(stream, start, end) -> the seqs between two marks whose segments are gone, null when
+-- there are none: what retention removed before it was read. (What lies above the last message that
+-- was removed was never used: its segment was closed early.) To be asked after reading. Where the
+-- snapshot is fixed, and a segment went after it was taken, it raises a serialization failure.
+create or replace function headgate.removed_between(stream text, start jsonb, "end" jsonb)
+returns int8multirange
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   -- (what cannot be a range is not made one, not even where a plan works it out ahead)
-  select nullif(int8multirange(int8range(least(greatest(x.pos, (x.since->>'lo')::bigint), x.upto) + 1, x.upto + 1))
-                + coalesce((removed_between."end"->>'late')::int8multirange * int8multirange(int8range(least(x.pos, x.upto) + 1, x.upto + 1)), '{}')
-                - headgate.log_ranges(s.id) - int8multirange(int8range(s.removed_to + 1, null)), '{}')
+  select case when headgate.sees_removals(s.id, y.seqs) then
+           nullif(y.seqs - headgate.log_ranges(s.id) - int8multirange(int8range(s.removed_to + 1, null)), '{}')
+         end
     from headgate.find_stream(stream) s,
-         lateral (select coalesce(start->'since', start->'reborn', start) as since, coalesce((start->>'pos')::bigint, -1) as pos,
-                         greatest(coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint), 0) as upto) x
+         lateral (
+           select coalesce(start->'since', start->'reborn', start) as since,
+                  coalesce((start->>'pos')::bigint, -1) as pos,
+                  greatest(coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint), 0) as upto) x,
+         lateral (
+           select int8multirange(int8range(
+                    least(greatest(x.pos, (x.since->>'lo')::bigint), x.upto) + 1, x.upto + 1))
+                  + coalesce((removed_between."end"->>'late')::int8multirange
+                             * int8multirange(int8range(least(x.pos, x.upto) + 1, x.upto + 1)), '{}') as seqs) y
 $$;
 
 -- has_channels(stream) -> whether its messages have channels: else that column is null in all of them.

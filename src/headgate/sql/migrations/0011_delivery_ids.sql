@@ -5,3 +5,4 @@ alter table headgate.delivery
   alter id set default nextval('headgate.delivery_id') * 65536 + floor(random() * 65536)::bigint;
 
 drop function if exists headgate.room_in_flight(headgate.consumer, timestamptz, boolean);  -- takes one less now
+drop function if exists headgate.sees_removals(int);  -- takes one more
