@@ -227,8 +227,8 @@ class Reading:
     def live_until(self, handed: Handed, at: float, *, inside: bool = False) -> float:
         """Until when the message, seen from `at`, is surely not to be given to others, its settling apart.
 
-        Past the deadline the transaction that received it keeps it from others, but not from what it does itself: that is
-        seen from `inside`.
+        Past the deadline the transaction that received it keeps it from others, but not from what it does itself
+        (`inside`).
         """
         event = handed.event
         held_until = 0.0 if inside else event.held_until
