@@ -197,8 +197,9 @@ begin
   insert into headgate.tick select t.*;
   -- point: a tick is written
   if not p_open then
+    -- (three quarters of what is made at a time: a new stream has that, and its first tick makes no tables)
     if (select g.end_seq from headgate.segment g where g.stream = p_stream order by g.id desc limit 1)
-       <= t.hi + greatest(rows, 50000) then
+       <= t.hi + greatest(rows, 50000) * 3 / 4 then
       perform headgate.ensure_segments(p_stream, 0);
     end if;
     if t.id % 512 = 0 then perform headgate.thin_ticks(p_stream); end if;
