@@ -320,6 +320,31 @@ def test_a_repeated_id_changes_nothing(tale: Tale) -> None:
 
 
 @pytest.mark.parametrize(
+    ("ended", "outcome", "acked", "found"),
+    [
+        (1.3, ROLLED_BACK, 1, []),
+        (1.7, ROLLED_BACK, 0, []),  # under way when the ack came, which left it alone
+        (1.3, COMMITTED, 0, []),
+        (None, ROLLED_BACK, None, ["lost", "not the last value"]),
+    ],
+)
+def test_a_version_that_was_perhaps_acked_counts(
+    tale: Tale, ended: float | None, outcome: str, acked: int | None, found: list[str]
+) -> None:
+    """It was nacked before the ack of the whole delivery."""
+    tale.send(0, 1, key="a.sender-0", data="A")
+    tale.ack(0.2, tale.receive(0.1, 1, key="a.sender-0", data="A"))
+    tale.send(0.3, 2, key="a.sender-0", data="B")
+    acks = tale.receive(1, 2, key="a.sender-0", data="B")
+    if ended is not None:
+        tale.event("w1", "nack", 1.2, (1, 0), tale.transaction("w1", 1.1, ended, outcome), acks=acks)
+        tale.event("w1", "ack", 1.5, (acked, 0), acks=[acks[0].rpartition(".")[0]])
+        if not acked:
+            tale.ack(4, tale.receive(3, 2, key="a.sender-0", data="B", attempt=2))
+    assert tale.found(UPSERT) == found
+
+
+@pytest.mark.parametrize(
     ("id", "data", "seq", "wrong"), [("y", "B", 1, True), ("y", "B", 2, False), ("y", "A", 1, False)]
 )
 def test_changes_are_appended(tale: Tale, id: str, data: str, seq: int, wrong: bool) -> None:

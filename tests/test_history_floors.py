@@ -9,7 +9,7 @@ from tales import ACK_WAIT, AGING, KEPT, PLAIN, UPSERT, Tale
 
 from headgate.torture.lookers import Counts, Still
 from headgate.torture.presets import Preset, plan
-from headgate.torture.record import ROLLED_BACK, Ending
+from headgate.torture.record import LOST, ROLLED_BACK, Ending, Fault, Problem
 
 NAMED = Preset("test", (plan("c", ack_wait=ACK_WAIT),), {"lane_by": "key"})
 
@@ -105,6 +105,17 @@ def test_shown_as_over(tale: LookTale, state: str) -> None:
     tale.ack(1.5, tale.receive(1, 1))
     tale.still({1: "done", 2: state})
     assert tale.said() == ["shown in a wrong state"]
+
+
+def test_a_seek_without_an_answer_may_not_have_happened(tale: LookTale) -> None:
+    tale.ack(1.5, tale.receive(1, 1, 2))
+    seek = tale.event("o", "seek", 2, target="beginning")
+    seek.problem = Problem(LOST, "terminating connection", None)
+    tale.history.faults.append(Fault("terminate", 1.9, 2.1))
+    tale.still({1: "done", 2: "done"})
+    assert tale.said() == []
+    seek.problem = None
+    assert tale.said() == ["shown in a wrong state"] * 2
 
 
 def test_shown_as_waiting_although_it_is_acked(tale: LookTale) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tales import ACK_WAIT, ORDERED, Tale
+from tales import ACK_WAIT, ORDERED, PLAIN, Tale
 
 from headgate.torture.presets import Preset, plan
 from headgate.torture.record import (
@@ -103,6 +103,17 @@ def test_nobody_asked_for_long(tale: Tale) -> None:
         if event.kind == "receive" and not event.answer:
             event.called, event.answered = event.called / 10, event.called / 10 + 0.01
     assert tale.found() == []
+
+
+@pytest.mark.parametrize(("preset", "wrong"), [(ORDERED, []), (PLAIN, ["stalled"])])
+def test_in_order_a_lane_waits_for_a_moment(tale: Tale, preset: Preset, wrong: list[str]) -> None:
+    """All who asked did so in the same tenth of a second."""
+    stalling(tale)
+    for event in tale.history.events:
+        if event.kind == "receive" and not event.answer:
+            event.called = 4.8 + event.called / 100
+            event.answered = event.called + 0.01
+    assert tale.found(preset) == wrong
 
 
 @pytest.mark.parametrize(("target", "wrong"), [("end", []), ("beginning", ["stalled"])])

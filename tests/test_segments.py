@@ -212,7 +212,9 @@ def test_open_transactions_hold_nobody_up(db: Db, database_url: str, holder: str
 
 
 def test_a_segment_of_a_million_messages_goes_in_an_instant(db: Db, database_url: str) -> None:
-    """In under a second, though two consumers have not read it, and nobody waits; the space is the disk's again."""
+    """In under a second, though two consumers have not read it, and nobody waits; the space is the disk's again.
+
+    (Where the machine is busy with other things, in twenty times what it takes to count them.)"""
     call(db, "create_stream", "s", lanes=4, segment_rows=1_000_000, retain_up_to="1 hour", segment_age="1 hour")
     for name in ("behind", "some", "flow"):
         call(db, "create_consumer", "s", name, filter=["a.*"] if name == "some" else None)
@@ -236,10 +238,13 @@ def test_a_segment_of_a_million_messages_goes_in_an_instant(db: Db, database_url
         return done.get("remove segments") == 1
 
     with Flow(database_url) as flow:
+        began = time.monotonic()
+        value(db, "select count(*) from headgate.message_1_1 where key ~ '^a'")
+        count = time.monotonic() - began
         wait_until(remove)
         seen = len(flow.got)
         wait_until(lambda: len(flow.got) > seen + 100)
-    assert max(took) < 1
+    assert max(took) < max(1, 20 * count)
     assert flow.slowest < 0.5
     assert before - value(db, "select pg_database_size(current_database())") > 100_000_000
     assert (lost(db, "behind"), lost(db, "some")) == (1_000_000, 500_000)

@@ -27,7 +27,7 @@ def may_be_done(reading: Reading, message: Written, event: Event) -> bool:
         return True
     if any(s.seen_from < at and (may_skip(s, message) or s.seen_by > event.called) for s in reading.seeks):
         return True
-    since = max((s.called for s in reading.seeks if s.seen_by <= event.called), default=0.0)
+    since = max((s.called for s in reading.seeks if s.happened and s.seen_by <= event.called), default=0.0)
     settled = [e for h in reading.handed.get(seq, []) for e in h.settled if e.kind in ACKING]
     if any(e.called < at and e.seen_by > since for e in settled):
         return True

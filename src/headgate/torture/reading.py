@@ -272,7 +272,9 @@ class Reading:
             return bool(ack.answer[1] == 0)
         if ack.kind == "ack":  # the whole delivery, whatever was left of it
             others = [e for h in self.fellows(handed) for e in h.settled if e.kind in ("nack", "release")]
-            return bool(ack.answer[1] == 0) and not any(e.called < ack.answered for e in others)
+            return bool(ack.answer[1] == 0) and not any(
+                e.called < ack.answered and (e.possible or e.seen_by > ack.called) for e in others
+            )
         if ack.kind == "receive":  # it does not say what was stale: judge only what cannot have been
             return ack.answered < self.live_until(handed, ack.called) and not self.given_back(handed, ack)
         return False

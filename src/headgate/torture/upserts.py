@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .reading import Finding, Log, Reading
+from .reading import ACKING, Finding, Log, Reading
 from .record import Event
 
 
@@ -56,8 +56,15 @@ def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
             if ack.happened and seq >= known.get(handed.message.key or "", (0, ""))[0]:
                 known[handed.message.key or ""] = (seq, handed.message.data)
     unsure = {s.key for e in history.events if e.kind == "send" and e.unknown for s in e.asked["messages"]}
+    perhaps = {  # what it may know as well
+        (handed.message.key, handed.message.data)
+        for seq, all_handed in reading.handed.items()
+        for handed in all_handed
+        if seq > known.get(handed.message.key or "", (0, ""))[0]
+        and any(e.possible and e.kind in ACKING for e in handed.settled)
+    }
     for key, (data, event) in values.items():
-        if key in known and known[key][1] != data and key not in unsure:
+        if key in known and known[key][1] != data and key not in unsure and (key, data) not in perhaps:
             yield Finding(
                 "not the last value",
                 f"key {key} was last given {data} by {event.session} at {event.called:.3f}; the consumer's last "

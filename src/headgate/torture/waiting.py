@@ -85,6 +85,8 @@ GIVING_BACK = ("nack", "release")
 
 STALL = 1.5  # seconds for which nothing stands in a message's way
 TRIES = 3  # receives in that time that had room for it
+# In order, a lane waits for a tenth of a second for acks of young deliveries before it looks further past their keys.
+PASSING = 0.2
 OPERATING = (*OPERATORS, "compact", "maintain")
 
 Span = tuple[float, float]
@@ -121,6 +123,8 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
         for start, end in gaps((due, first.event.called), excuses):
             seen = [e for e in tries if start < e.called and e.answered < end]
             if len(seen) < TRIES or max(e.answered for e in seen) < start + STALL:  # nobody asked for that long
+                continue
+            if reading.plan.ordered and max(e.answered for e in seen) - min(e.called for e in seen) < PASSING:
                 continue
             others = [t for t in reading.history.transactions if t.began < end and t.ended > start]
             mine = [t for t in others if any(e.transaction is t for e in reading.events)]
