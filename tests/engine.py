@@ -55,7 +55,7 @@ def send_many(db: Connection, datas: list[str], keys: list[str] | None = None) -
 
 
 def tick(db: Connection) -> int:
-    """Make a tick that is newer than what was committed before; ticks are at least a millisecond apart."""
+    """Make a tick that is newer than what was committed before."""
     time.sleep(0.002)
     made = scalar(db, "select headgate.tick('s')")
     assert isinstance(made, int)

@@ -244,9 +244,8 @@ MUTANTS = (
         ("misuse",),
         (
             (
-                "  if (p_hi0 is null and pg_current_xact_id_if_assigned() is not null) "
-                "or headgate.has_fixed_snapshot() then\n    if is_fresh",
-                "  if headgate.has_fixed_snapshot() then\n    if is_fresh",
+                "  if (p_hi0 is null and pg_current_xact_id_if_assigned() is not null)\n     or current_setting",
+                "  if current_setting",
             ),
         ),
     ),

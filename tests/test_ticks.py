@@ -23,8 +23,10 @@ def connect(database_url: str) -> Iterator[Connect]:
         yield lambda: stack.enter_context(psycopg.connect(database_url))
 
 
-def tick_count(db: Connection) -> object:
-    return scalar(db, "select count(*) from headgate.tick")
+def tick_count(db: Connection) -> int:
+    found = scalar(db, "select count(*) from headgate.tick")
+    assert isinstance(found, int)
+    return found
 
 
 def newest_tick(db: Connection, column: str) -> object:
@@ -241,6 +243,35 @@ def test_no_tick_when_nothing_can_have_changed(db: Connection, connect: Connect)
     session.rollback()
     tick(db)
     assert tick_count(db) != before
+
+
+def test_ticks_come_in_bursts(db: Connection) -> None:
+    """The first messages after a quiet moment get a tick each, at once; then there is one a millisecond."""
+    create(db, "c")
+    time.sleep(0.01)
+    before = tick_count(db)
+    for made in range(1, 6):
+        send(db, str(made))
+        scalar(db, "select headgate.tick('s')")
+        assert tick_count(db) == before + made
+    began = time.monotonic()
+    before = tick_count(db)
+    for _ in range(500):
+        send(db, "more")
+        scalar(db, "select headgate.tick('s')")
+    assert tick_count(db) - before <= 1000 * (time.monotonic() - began) + 9
+    assert len(drain(db)) == 505
+
+
+@pytest.mark.parametrize("jump", ["1 hour", "-1 hour"])
+def test_a_clock_that_jumps_stops_no_ticks(db: Connection, jump: str) -> None:
+    create(db, "c")
+    for _ in range(3):
+        send(db, "before")
+        scalar(db, "select headgate.tick('s')")
+    db.execute("update headgate.tick set at = at + %s::interval, paced_to = paced_to + %s::interval", [jump, jump])
+    send(db, "after")
+    assert sorted(datas(drain(db))) == ["after", "before", "before", "before"]
 
 
 def test_ticks_never_wait(db: Connection, connect: Connect) -> None:

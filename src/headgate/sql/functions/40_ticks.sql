@@ -67,88 +67,141 @@ begin
   return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.is_open())).id;
 end $$;
 
--- make_tick(stream id, open, hi0) -> the newest tick, made now if anything can have changed; a private one when `open`, or when the
--- stream's row is held by another. When `open` is null: a public one, however new the last one is, or none.
--- A public tick needs a `hi0` from before this transaction had an id: it reads it itself, or is given it by who did. So a
--- transaction that has an id already, whatever its caller says, gets a private one; and so does one with a fixed snapshot, which
--- may be older than the newest tick. Locks the stream's row (SKIP LOCKED); writes tick.
-create or replace function headgate.make_tick(p_stream int, p_open boolean, p_hi0 bigint default null) returns headgate.tick
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+-- make_tick(stream id, open, hi0) -> the newest tick, made now if anything can have changed; a private
+-- one when `open`, or when the stream's row is held by another. When `open` is null: a public one,
+-- however many were made lately, or none.
+-- A public tick needs a `hi0` from before this transaction had an id: it reads it itself, or is given
+-- it by who did. So a transaction that has an id already, whatever its caller says, gets a private
+-- one; and so does one with a fixed snapshot, which may be older than the newest tick.
+-- A stream has one public tick a millisecond at the most, but up to eight in a burst, so that the first
+-- message after a quiet moment waits for nothing: at one a millisecond those so far reach to
+-- `paced_to`, which may lie eight milliseconds ahead. (A second ahead, the clock was put back.) What the helpers ask (newest_tick, settled, at_home, last_seq) is asked in place here:
+-- a call of each costs more than the question, and this is on the way of every message of a quiet
+-- stream. Locks the stream's row (SKIP LOCKED); writes tick.
+create or replace function headgate.make_tick(p_stream int, p_open boolean, p_hi0 bigint default null)
+returns headgate.tick
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan as $$
 declare
-  last headgate.tick; t headgate.tick; running xid8[]; fresh_min xid8; old_bound xid8; i int; rows bigint; is_fresh boolean := p_open is null;
+  last headgate.tick;
+  t headgate.tick;
+  running xid8[];
+  fresh_min xid8;
+  old_bound xid8;
+  rows bigint;
+  is_fresh boolean := p_open is null;
+  is_home boolean;
+  log regclass := 'headgate.seq_' || p_stream;
 begin
   p_open := not is_fresh and p_open;
-  if (p_hi0 is null and pg_current_xact_id_if_assigned() is not null) or headgate.has_fixed_snapshot() then
+  if (p_hi0 is null and pg_current_xact_id_if_assigned() is not null)
+     or current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     if is_fresh then return headgate.newest_tick(p_stream); end if;
     p_open := true;
   end if;
-  last := headgate.newest_tick(p_stream);
-  if last.id is null then return null; end if;  -- the stream is being dropped
-  if headgate.settled(last) and headgate.at_home() then return last; end if;
-  t.hi0 := coalesce(p_hi0, headgate.last_seq(p_stream));  -- before this transaction has an id: locking a row gives it one
+  select k.* into last
+    from headgate.tick k where k.stream = p_stream and k.base = k.id order by k.id desc limit 1;
+  if not found then return null; end if;  -- the stream is being dropped
+  is_home := (
+    select h.home = 'headgate.house'::regclass
+           and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295)
+      from headgate.house h);
+  -- before this transaction has an id: locking a row gives it one
+  t.hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
+  if is_home and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound
+     and coalesce(pg_sequence_last_value(log), 0) = last.hi then
+    return last;
+  end if;
   -- point: a tick has its hi0
   if not p_open then
     select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
     if not found then  -- another call is making a tick; or a user's transaction made one and holds the row
-      if is_fresh or last.at > clock_timestamp() - interval '20 milliseconds' or not headgate.at_home() then return last; end if;
+      if is_fresh or last.at > clock_timestamp() - interval '20 milliseconds' or not is_home then
+        return last;
+      end if;
       p_open := true;
     end if;
   end if;
   -- point: a tick holds the row of the stream
-  if headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
-  last := headgate.newest_tick(p_stream);
-  if last.id is null then return null; end if;
-  if headgate.settled(last) then return last; end if;
+  if not is_home and headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
+  select k.* into last
+    from headgate.tick k where k.stream = p_stream and k.base = k.id order by k.id desc limit 1;
+  if not found then return null; end if;
+  if last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound
+     and coalesce(pg_sequence_last_value(log), 0) = last.hi then
+    return last;
+  end if;
+  t.at := clock_timestamp();
+  t.paced_to := interval '1 millisecond'
+    + case when last.paced_to between t.at and t.at + interval '1 second' then last.paced_to else t.at end;
   if not p_open then
-    if not is_fresh and last.at between clock_timestamp() - interval '1 millisecond' and clock_timestamp() + interval '1 second' and last.reborn is null then return last; end if;
+    if t.paced_to > t.at + interval '8 milliseconds' and not is_fresh and last.reborn is null then
+      return last;
+    end if;
     t.bound := pg_current_xact_id();
   end if;
   -- point: a tick has its bound
-  t.snap := headgate.snapshot_of_others();
+  t.snap := pg_current_snapshot();
+  if pg_current_xact_id_if_assigned() < pg_snapshot_xmax(t.snap) then
+    t.snap := headgate.snapshot_of_others();
+  end if;
   -- point: a tick has its snapshot
-  t.hi := headgate.last_seq(p_stream);
+  t.hi := coalesce(pg_sequence_last_value(log), 0);
   t.stream := p_stream;
   t.id := nextval('headgate.tick_id');
   t.base := case when p_open then last.id else t.id end;
   t.at := clock_timestamp();
   t.looked_at := last.looked_at;
-  running := array(select pg_snapshot_xip(t.snap));
-  for i in 1 .. coalesce(cardinality(last.late_xids), 0) loop
-    if last.late_xids[i] = any(running) or last.late_xids[i] >= pg_snapshot_xmax(t.snap) then
-      t.late_xids := t.late_xids || last.late_xids[i];
-      t.late_from := t.late_from || last.late_from[i];
-    else
-      t.late := coalesce(t.late, '{}') + headgate.written_by(p_stream, last.late_xids[i], last.late_from[i], last.lo);
-    end if;
-  end loop;
-  if isempty(t.late) then t.late := null; end if;
-  if p_open then
-    t.lo := last.lo;
+  if last.late_xids is null and pg_snapshot_xmin(t.snap) = pg_snapshot_xmax(t.snap) then
+    fresh_min := pg_snapshot_xmax(t.snap);  -- nothing is open, and nothing was late
   else
-    -- transactions open for more than a second, or while 10,000 seqs went by, are late
-    select k.bound into old_bound from headgate.tick k
-     where k.stream = p_stream and k.bound is not null and (k.at <= t.at - interval '1 second' or k.hi0 <= t.hi0 - 10000)
-     order by k.id desc limit 1;
-    for i in 1 .. cardinality(running) loop
-      if running[i] < old_bound and running[i] <> all(coalesce(t.late_xids, '{}')) then
-        t.late_xids := t.late_xids || running[i];
-        t.late_from := t.late_from || headgate.lo_for(p_stream, running[i]);
+    running := array(select pg_snapshot_xip(t.snap));
+    for i in 1 .. coalesce(cardinality(last.late_xids), 0) loop
+      if last.late_xids[i] = any(running) or last.late_xids[i] >= pg_snapshot_xmax(t.snap) then
+        t.late_xids := t.late_xids || last.late_xids[i];
+        t.late_from := t.late_from || last.late_from[i];
+      else
+        t.late := coalesce(t.late, '{}')
+                  + headgate.written_by(p_stream, last.late_xids[i], last.late_from[i], last.lo);
       end if;
     end loop;
-    select coalesce(min(x::text::bigint)::text::xid8, pg_snapshot_xmax(t.snap)) into fresh_min
-      from unnest(running) x where x <> all(coalesce(t.late_xids, '{}'));
-    -- this tick may be the one to go by: when nothing older than it is open, what comes lies above its own hi0
-    t.lo := greatest(last.lo, case when fresh_min >= t.bound then t.hi0 else headgate.lo_for(p_stream, fresh_min) end);
-    if t.late_xids is not null and (t.looked_at is null or t.looked_at < t.at - interval '1 second') then
-      t.late_from := headgate.raise_late_from(p_stream, t.late_xids, t.late_from, t.hi0);
-      t.looked_at := t.at;
+    if isempty(t.late) then t.late := null; end if;
+    if not p_open then
+      -- transactions open for more than a second, or while 10,000 seqs went by, are late
+      select k.bound into old_bound
+        from headgate.tick k
+       where k.stream = p_stream and k.bound is not null
+         and (k.at <= t.at - interval '1 second' or k.hi0 <= t.hi0 - 10000)
+       order by k.id desc limit 1;
+      for i in 1 .. cardinality(running) loop
+        if running[i] < old_bound and running[i] <> all(coalesce(t.late_xids, '{}')) then
+          t.late_xids := t.late_xids || running[i];
+          t.late_from := t.late_from || headgate.lo_for(p_stream, running[i]);
+        end if;
+      end loop;
+      select coalesce(min(x::text::bigint)::text::xid8, pg_snapshot_xmax(t.snap)) into fresh_min
+        from unnest(running) x where x <> all(coalesce(t.late_xids, '{}'));
     end if;
+  end if;
+  -- Of a public one: when nothing older than it is open, what comes lies above its own hi0.
+  t.lo := case when p_open then last.lo
+               when fresh_min >= t.bound then greatest(last.lo, t.hi0)
+               else greatest(last.lo, headgate.lo_for(p_stream, fresh_min)) end;
+  if not p_open and t.late_xids is not null
+     and (t.looked_at is null or t.looked_at < t.at - interval '1 second') then
+    t.late_from := headgate.raise_late_from(p_stream, t.late_xids, t.late_from, t.hi0);
+    t.looked_at := t.at;
   end if;
   -- point: a tick knows who is late
   insert into headgate.tick select t.*;
   -- point: a tick is written
   if not p_open then
-    if headgate.segments_end(p_stream) <= t.hi + greatest(rows, 50000) then perform headgate.ensure_segments(p_stream, 0); end if;
+    -- (three quarters of what is made at a time: a new stream has that, and its first tick makes no tables)
+    if (select g.end_seq from headgate.segment g where g.stream = p_stream order by g.id desc limit 1)
+       <= t.hi + greatest(rows, 50000) * 3 / 4 then
+      perform headgate.ensure_segments(p_stream, 0);
+    end if;
     if t.id % 512 = 0 then perform headgate.thin_ticks(p_stream); end if;
   end if;
   return t;

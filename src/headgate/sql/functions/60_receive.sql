@@ -30,7 +30,7 @@ create or replace function headgate.receive_opening() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
   t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; c headgate.consumer; busy boolean;
-  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; dummy text;
+  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; too_many boolean; dummy text;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
   if not found then perform headgate.find_consumer(s.name, p_consumer) from headgate.stream s where s.id = {stream}; end if;
@@ -46,16 +46,16 @@ begin
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
   select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
+         t.paced_to between t0 + interval '7 milliseconds' and t0 + interval '1 second',
          exists (select from headgate.cursor k where k.consumer = c.id and {busy})
-    into tick_id, tick_at, tick_hi, tick_settled, busy
+    into tick_id, tick_at, tick_hi, tick_settled, too_many, busy
     from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
-  if not busy and tick_at between t0 - interval '1 millisecond' and t0 + interval '1 second'
-     and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi then
-    perform pg_sleep(0.001);  -- ticks are a millisecond apart; what was sent since the last one is not to be missed
-    tick_at := '-infinity';
+  if not busy and too_many and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi then
+    perform pg_sleep(0.001);  -- another tick may be made then: what was sent since the last one is not to be missed
+    too_many := false;
   end if;
-  if tick_at not between t0 - interval '1 millisecond' and t0 + interval '1 second' and (not busy or (
-       tick_at < t0 - interval '20 milliseconds' and (not tick_settled or pg_sequence_last_value('headgate.seq_{stream}') > tick_hi))) then
+  if not busy and not too_many or busy and tick_at not between t0 - interval '20 milliseconds' and t0 + interval '1 second'
+       and (not tick_settled or pg_sequence_last_value('headgate.seq_{stream}') > tick_hi) then
     newest := headgate.make_tick({stream}, coalesce(open, headgate.is_open()));
     tick_id := newest.id;
   end if;

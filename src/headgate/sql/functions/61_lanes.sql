@@ -83,11 +83,11 @@ begin
   end if;
 end $$;
 
--- lanes_of_batch(n) -> how many lanes a batch of n messages is first asked of: each gives up to four in batches of 50 and more, because a
+-- lanes_of_batch(n) -> how many lanes a batch of n messages is first asked of: each gives up to ten in batches of 100 and more, because a
 -- lane costs more than a message.
 create or replace function headgate.lanes_of_batch(n int) returns int
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select ceil(n::float8 / least(4, greatest(1, n / 25)))::int
+  select ceil(n::float8 / least(10, greatest(1, n / 10)))::int
 $$;
 
 -- lanes_to_wake(consumer, now, n) -> how many lanes a receive of n messages that may be part of a longer transaction should wake: those that it
