@@ -34,43 +34,60 @@ begin
     into count using c, sample, headgate.used_seqs(c.stream, headgate.last_seq(c.stream)), lower(headgate.log_ranges(c.stream)) - 1;
 end $$;
 
--- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have still to come to, and what the gatherer has.
--- The estimate: as many lanes as are awake, each like the first 200 of them.
-create or replace function headgate.unread_named(c headgate.consumer, n int, out count bigint, out exact boolean)
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
-declare looked bigint; g headgate.cursor;
+-- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have
+-- still to come to, and what the gatherer has. Of both at most n are looked at; when there are more,
+-- the answer is an estimate by a sample (see backlog_windows).
+create or replace function headgate.unread_named(
+  c headgate.consumer, n int, out count bigint, out exact boolean)
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  looked bigint;
+  ahead record;        -- what the gatherer has still to come to
+  g headgate.cursor;
+  s headgate.stream;
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   execute format($q$
-    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
-      (select m.key from (
-         select k.* from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null
-         union all
-         select k.* from headgate.told_lanes(($1).id) k) k cross join lateral (
-        select m.key from headgate.message_%1$s m
-         where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
-         order by m.lane, m.seq limit $2 + 1) m limit $2 + 1)
-      union all
-      (select m.key from headgate.message_%1$s m
-        where m.seq > headgate.read_up_to(%1$s, $3) and %4$s
-          and not exists (select from headgate.discovered x where x.consumer = ($1).id and x.lane = m.lane)
-          and not exists (select from headgate.wake w join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
-                           where w.consumer = ($1).id and w.lane = m.lane)
-          and not exists (select from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane
-                             and (k.next_at is not null or not %3$s)) limit $2 + 1)) x $q$,
-    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'), headgate.unread_sql('($3)'))
-    into looked, count using c, n, g;
+    select count(*), count(*) filter (where ($1).pattern is null or m.key ~ ($1).pattern)
+      from (select m.key from (
+              select k.* from headgate.cursor k
+               where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null
+              union all
+              select k.* from headgate.told_lanes(($1).id) k) k
+             cross join lateral (
+               select m.key from headgate.message_%1$s m
+                where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0)
+                  and %3$s
+                order by m.lane, m.seq limit $2 + 1) m
+             limit $2 + 1) m $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+    into looked, count using c, n;
   exact := looked <= n;
+  if exact then
+    execute format($q$
+      select count(*) as looked, count(*) filter (where
+          (($1).pattern is null or m.key ~ ($1).pattern)
+          and not exists (select from headgate.discovered x
+                           where x.consumer = ($1).id and x.lane = m.lane)
+          and not exists (select from headgate.wake w
+                            join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
+                           where w.consumer = ($1).id and w.lane = m.lane)
+          and not exists (select from headgate.cursor k
+                           where k.consumer = ($1).id and k.lane = m.lane
+                             and (k.next_at is not null or not %2$s))) as unread
+        from (select m.seq, m.xid, m.lane, m.key from headgate.message_%1$s m
+               where m.seq > $4 and %3$s
+               order by m.seq limit $2 + 1) m $q$,
+      c.stream, headgate.unread_sql('k'), headgate.unread_sql('($3)'))
+      into ahead using c, n, g, headgate.read_up_to(c.stream, g);
+    exact := ahead.looked <= n;
+    count := count + ahead.unread;
+  end if;
   if exact then return; end if;
-  execute format($q$
-    select (coalesce(avg(x.n), 0) * (select count(*) from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null))::bigint
-      from (select * from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null limit 200) k
-     cross join lateral (select count(*) as n from (
-        select from headgate.message_%1$s m
-         where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
-           and (($1).pattern is null or m.key ~ ($1).pattern) limit 1000) y) x $q$,
-    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k')) into count using c;
-  count := greatest(n, count, headgate.last_seq(c.stream) - g.to_hi);
+  select * into s from headgate.stream t where t.id = c.stream;
+  select greatest(n, sum(x.unread))::bigint into count
+    from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
 end $$;
 
 -- floor_of(consumer) -> everything at or below is done for it.

@@ -33,18 +33,29 @@ select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else '
 
 create view headgate.channels as
 -- A named lane of a consumer that something is known of: what is in flight and parked, its limits, and whether it waits to be served
--- ('ready'), is full, sleeps until something parked is due or the next release ('waiting'), or is idle.
+-- ('ready'), is full, sleeps until something parked is due or the next release ('waiting'), or is idle. How much waits in each, also in
+-- those that the consumer has not come to yet, says headgate.channel_backlog.
 select s.name as stream, c.name as consumer, coalesce(k.name, h.name) as channel,
-       case when k.next_at is null then 'idle' when k.next_at = 'infinity' then 'full' when k.next_at > clock_timestamp() then 'waiting' else 'ready' end as state,
-       coalesce(d.in_flight, 0) as in_flight, coalesce(p.parked, 0) as parked, coalesce(k.max_concurrency, h.max_concurrency, c.max_concurrency) as max_concurrency,
-       coalesce(k.release_interval, h.release_interval, c.release_interval) as release_interval, coalesce(k.delivered, 0) as delivered, nullif(k.turn, '-infinity') as served_at
+       case when k.next_at is null then 'idle'
+            when k.next_at = 'infinity' then 'full'
+            when k.next_at > clock_timestamp() then 'waiting'
+            else 'ready' end as state,
+       -- (asked for each row that is shown, not for each that is sorted)
+       coalesce((select sum(cardinality(d.seqs) - (
+                          select count(*) from headgate.departed x
+                           where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))::bigint
+                   from headgate.delivery d where d.consumer = c.id and d.lane = n.lane), 0) as in_flight,
+       (select count(*) from headgate.parked p
+         where p.consumer = c.id and p.lane = n.lane) as parked,
+       coalesce(k.max_concurrency, h.max_concurrency, c.max_concurrency) as max_concurrency,
+       coalesce(k.release_interval, h.release_interval, c.release_interval) as release_interval,
+       coalesce(k.delivered, 0) as delivered, nullif(k.turn, '-infinity') as served_at
   from headgate.consumer c join headgate.stream s on s.id = c.stream
-  join (select consumer, lane from headgate.cursor where lane >= 144115188075855872 union select consumer, lane from headgate.channel) n on n.consumer = c.id
+  join (select consumer, lane from headgate.cursor where lane >= 144115188075855872
+        union
+        select consumer, lane from headgate.channel) n on n.consumer = c.id
   left join headgate.cursor k on k.consumer = n.consumer and k.lane = n.lane
-  left join headgate.channel h on h.consumer = n.consumer and h.lane = n.lane
- cross join lateral (select sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)))::bigint as in_flight
-                       from headgate.delivery d where d.consumer = c.id and d.lane = n.lane) d
- cross join lateral (select count(*) as parked from headgate.parked p where p.consumer = c.id and p.lane = n.lane) p;
+  left join headgate.channel h on h.consumer = n.consumer and h.lane = n.lane;
 
 create view headgate.deliveries as
 -- A batch in flight: its messages, deadline and worker.
