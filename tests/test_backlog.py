@@ -269,6 +269,59 @@ def test_a_look_reads_a_part_of_the_log(large: str, call: str) -> None:
         assert read < 50_000, f"{read:g} rows"
 
 
+FACTS = """
+select c.name, (f.unread, f.exact, f.floor, f.oldest_unacked),
+       (u.count, u.exact, headgate.floor_of(c), headgate.oldest_unacked(c))
+  from headgate.consumer c cross join lateral headgate.consumer_facts(c) f
+ cross join lateral headgate.unread_count(c) u
+"""
+
+
+@pytest.mark.parametrize("lane_by", ["hash", "channel"])
+def test_facts_of_consumers_are_those_asked_one_by_one(db: Db, lane_by: str) -> None:
+    make(db, lane_by=lane_by, consumer=", filter => array['yes.*']")
+    db.execute("select headgate.create_consumer('s', 'other')")
+
+    def agree() -> None:
+        for name, at_once, one_by_one in db.execute(FACTS):
+            assert at_once == one_by_one, name
+
+    agree()
+    for n in range(4):
+        keys = [f"{'yes' if i % 3 else 'no'}.{i}" for i in range(40)]
+        db.execute("select headgate.send_batch('s', array_fill('x'::text, array[40]), %s::text[])", [keys])
+        agree()
+        got = [row[0] for row in receive(db, 15)]
+        agree()
+        db.execute("select headgate.ack('s', 'c', %s)", [got[:5]])
+        db.execute("select headgate.nack('s', 'c', %s, '1 hour')", [got[5 : 7 + n]])
+        agree()
+    for _ in range(4):
+        db.execute("select headgate.send_batch('s', array_fill('x'::text, array[4000]))")
+    agree()
+    assert db.execute("select unread, exact from headgate.consumers where name = 'other'").fetchone()[1] is False  # type: ignore[index]
+
+
+def test_one_lane_far_behind_hides_nobody(db: Db) -> None:
+    """A channel that is held back for long makes the part of the log long that is looked at."""
+    make(db)
+    db.execute("select headgate.set_channel('s', 'c', 'unpaid', 0)")
+    send(db, ["unpaid"] * 5)
+    for _ in range(3):
+        send(db, [f"t{n % 100}" for n in range(10_000)])
+        while got := receive(db, 5000):
+            db.execute("select headgate.ack('s', 'c', %s)", [[row[0] for row in got]])
+    send(db, ["fresh"] * 7 + ["other"])
+    rows = backlog(db, max=5)
+    assert [(r.name, r.waiting, r.exact, r.complete) for r in rows[:2]] == [
+        ("fresh", 7, True, False),
+        ("unpaid", 5, True, False),
+    ]
+    assert waiting(backlog(db)) == {"fresh": 7, "unpaid": 5, "other": 1}
+    assert [r.name for r in backlog(db, sort="oldest", max=3)] == ["unpaid", "fresh", "other"]
+    assert db.execute("select unread, exact from headgate.consumers").fetchone() == (13, True)
+
+
 def test_input_that_makes_no_sense(db: Db) -> None:
     make(db)
     for wrong in ({"sort": "colour"}, {"sort": None}, {"max": -1}, {"max": None}, {"after": "x"}, {"after": "1:x"}):

@@ -277,7 +277,6 @@ begin
          select m.seq, %3$s and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) as hit
            from headgate.message_%1$s m
           where (m.lane, m.seq) > (k.lane, r.start) and (m.lane, m.seq) < (k.lane + 1, 0)
-            and m.seq > r.start
           order by m.lane, m.seq limit 100) x
         where x.hit order by x.seq limit 1) m $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
@@ -333,7 +332,6 @@ begin
                          %4$s as hit
              from headgate.message_%1$s m
             where (m.lane, m.seq) > (l.lane, r.start) and (m.lane, m.seq) < (l.lane + 1, 0)
-              and m.seq > r.start
             order by m.lane, m.seq limit $4 + 1) x) u
        cross join lateral (
          select count(*) as looked, min(x.seq) as first,

@@ -133,6 +133,77 @@ begin
                   (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
 
+-- consumer_facts(consumer) -> unread_count, floor_of and oldest_unacked at once: who lists consumers
+-- asks for all of them, and planning a statement costs more than what it reads.
+create or replace function headgate.consumer_facts(
+  c headgate.consumer, out unread bigint, out exact boolean, out floor bigint,
+  out oldest_unacked timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  newest headgate.tick;
+  most bigint;       -- of a lane so many messages are counted
+  longest bigint;    -- the most that one had
+  held bigint;       -- the first message in flight or parked
+  held_since timestamptz;
+begin
+  if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
+    select u.count, u.exact into unread, exact from headgate.unread_count(c) u;
+    floor := headgate.floor_of(c);
+    oldest_unacked := headgate.first_sent_after(c.stream, floor);
+    return;
+  end if;
+  newest := headgate.newest_tick(c.stream);
+  select greatest(10000 / s.lanes, 100) into most from headgate.stream s where s.id = c.stream;
+  execute format($q$
+    select sum(x.passed)::bigint, max(x.looked),
+           min(least(x.first - 1, greatest(r.start, $2))), min(x.oldest)
+      from headgate.cursor k
+     cross join lateral greatest(%2$s, $3) r (start)
+     cross join lateral (
+       select count(*) as looked, min(m.seq) as first,
+              count(*) filter (where m.passes) as passed,
+              (array_agg(m.created_at order by m.seq) filter (where m.passes))[1] as oldest
+         from (select m.seq, m.created_at, ($1).pattern is null or m.key ~ ($1).pattern as passes
+                 from headgate.message_%1$s m
+                where (m.lane, m.seq) > (k.lane, r.start) and (m.lane, m.seq) < (k.lane + 1, 0)
+                  and %3$s
+                order by m.lane, m.seq limit $4 + 1) m) x
+     where k.consumer = ($1).id $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+    into unread, longest, floor, oldest_unacked
+    using c, newest.lo, lower(headgate.log_ranges(c.stream)) - 1, most;
+  exact := true;
+  if longest > most then
+    select u.count, u.exact into unread, exact from headgate.unread_count(c) u;
+  end if;
+  held := least((select min(f.seq) from headgate.in_flight f where f.consumer = c.id),
+                (select min(p.seq) from headgate.parked p where p.consumer = c.id));
+  if held is not null then
+    execute format($q$
+      select m.created_at from (
+        select m.seq, m.created_at from headgate.message_%1$s m
+        union all
+        select m.seq, m.created_at from headgate.kept_%1$s m) m
+       where m.seq = $1 limit 1 $q$, c.stream) into held_since using held;
+  end if;
+  floor := least(floor, (select min(f) from unnest(newest.late_from) f), held - 1);
+  oldest_unacked := least(oldest_unacked, held_since);
+end $$;
+
+-- first_sent_after(stream id, seq) -> when the first message above this seq was sent, if there is one.
+create or replace function headgate.first_sent_after(p_stream int, p_seq bigint) returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare r timestamptz;
+begin
+  if p_seq >= headgate.last_seq(p_stream) then return null; end if;
+  execute format(
+    'select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', p_stream)
+    into r using p_seq;
+  return r;
+end $$;
+
 -- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the last seconds. What compaction has kept
 -- counts.
 create or replace function headgate.stream_facts(p_stream int, out messages bigint, out exact boolean, out bytes bigint,
@@ -182,13 +253,10 @@ end $$;
 -- oldest_unacked(consumer) -> when the oldest message that it has not finished was sent; null when there is none.
 create or replace function headgate.oldest_unacked(c headgate.consumer) returns timestamptz
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r timestamptz; floor bigint;
+declare r timestamptz;
 begin
   if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then  -- any number of lanes: the first one that may be unfinished
-    floor := headgate.floor_of(c);
-    if floor >= headgate.last_seq(c.stream) then return null; end if;
-    execute format('select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', c.stream) into r using floor;
-    return r;
+    return headgate.first_sent_after(c.stream, headgate.floor_of(c));
   end if;
   execute format($q$
     select min(x.created_at) from (
