@@ -43,7 +43,7 @@ begin
       c, s, here, headgate.rank_backlog(c, s, here, sort, max, after), sort, 20000) x;
 exception when undefined_table or internal_error then
   -- (the snapshot of this call may still show the stream; the catalog tells)
-  if to_regclass(format('headgate.message_%s', s.id)) is null then
+  if headgate.is_gone(s.id) then
     perform headgate.fail('HG001', format('stream "%s" was dropped just now', s.name),
       'list the streams: select name from headgate.streams');
   end if;

@@ -134,7 +134,8 @@ begin
 end $$;
 
 -- consumer_facts(consumer) -> unread_count, floor_of and oldest_unacked at once: who lists consumers
--- asks for all of them, and planning a statement costs more than what it reads.
+-- asks for all of them, and planning a statement costs more than what it reads. Nothing, when the
+-- stream is being dropped at this moment: one that goes does not spoil the list of the others.
 create or replace function headgate.consumer_facts(
   c headgate.consumer, out unread bigint, out exact boolean, out floor bigint,
   out oldest_unacked timestamptz)
@@ -189,6 +190,12 @@ begin
   end if;
   floor := least(floor, (select min(f) from unnest(newest.late_from) f), held - 1);
   oldest_unacked := least(oldest_unacked, held_since);
+exception when undefined_table or internal_error then
+  if not headgate.is_gone(c.stream) then raise; end if;
+  unread := 0;
+  exact := false;
+  floor := 0;
+  oldest_unacked := null;
 end $$;
 
 -- first_sent_after(stream id, seq) -> when the first message above this seq was sent, if there is one.
@@ -203,6 +210,13 @@ begin
     into r using p_seq;
   return r;
 end $$;
+
+-- is_gone(stream id) -> whether its log is not there (any more), whatever the snapshot of the caller
+-- still shows.
+create or replace function headgate.is_gone(p_stream int) returns boolean
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select to_regclass(format('headgate.message_%s', p_stream)) is null
+$$;
 
 -- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the last seconds. What compaction has kept
 -- counts.
@@ -236,6 +250,12 @@ begin
   n := headgate.newest_tick(p_stream);
   select * into t from headgate.tick k where k.stream = p_stream and k.at <= clock_timestamp() - interval '10 seconds' order by k.id desc limit 1;
   rate := case when t.id is null then null else greatest(headgate.used_seqs(p_stream, last_seq) - headgate.used_seqs(p_stream, t.hi), 0) / extract(epoch from clock_timestamp() - t.at) end;
+exception when undefined_table or internal_error then  -- it is being dropped
+  if not headgate.is_gone(p_stream) then raise; end if;
+  messages := 0;
+  exact := false;
+  bytes := 0;
+  last_seq := 0;
 end $$;
 
 -- dead_count(consumer) -> how many dead letters it has.
@@ -248,6 +268,9 @@ begin
     execute format('select count(*) from headgate.message_%s m where left(m.headers ->> ''source_consumer'', 60) = $1', d) into n using c.name;
   end if;
   return n;
+exception when undefined_table or internal_error then  -- it is being dropped
+  if not headgate.is_gone(d) then raise; end if;
+  return 0;
 end $$;
 
 -- oldest_unacked(consumer) -> when the oldest message that it has not finished was sent; null when there is none.
