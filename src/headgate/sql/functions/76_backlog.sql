@@ -63,7 +63,8 @@ begin
     perform headgate.fail('HG010', format('max %s is not possible', coalesce(p_max::text, 'null')),
       'choose 0 to 10,000, and go on with after => the position of the last row');
   end if;
-  if p_after !~ '^[0-9]{1,18}:' or (p_sort <> 'name' and p_after !~ '^[0-9]{1,18}:[0-9]{1,18}$') then
+  if p_after !~ ('^[0-9]{1,18}:' || (
+       case when p_sort = 'name' then '(=|$)' else '[0-9]{1,18}$' end)) then
     perform headgate.fail('HG010', format('"%s" is not a position', left(p_after, 100)),
       'give the position of the last row of the page before, which was sorted in the same way');
   end if;
@@ -186,8 +187,7 @@ declare
   share float8 := headgate.parked_share(c.id);  -- the part of what is parked that is looked at
   after_lane bigint := split_part(p_after, ':', 1)::bigint;
   after_rank bigint := case when p_sort <> 'name' then split_part(p_after, ':', 2)::bigint end;
-  after_name text := case when p_sort = 'name' and after_lane >= 288230376151711744
-                          then substr(p_after, strpos(p_after, ':') + 1) end;
+  after_name text := substr(p_after, nullif(strpos(p_after, ':='), 0) + 2);  -- null: it has none
 begin
   execute format($q$
     with seen as (
@@ -365,9 +365,14 @@ begin
               select m.created_at from headgate.kept_%1$s m where m.seq = x.first) m limit 1),
            x.in_flight, x.parked_now, x.delayed, x.max_concurrency, x.release_interval, x.delivered,
            nullif(x.turn, '-infinity'), ($2).complete,
-           x.lane || ':' || case when $5 = 'name' then coalesce(x.name, '') else x.rank::text end
-      from counted x
-     order by x.nth $q$,
+           -- where the page ends is told by its last row, whichever lane that is
+           l.lane || ':' || case when $5 <> 'name' then l.rank::text else coalesce('=' || l.name, '') end
+      from (select x.*, row_number() over (order by
+                     case $5 when 'waiting' then -(x.unread_now + x.parked_now)
+                             when 'oldest' then x.first end, x.nth) as shown
+              from counted x) x
+      join unnest($3) with ordinality l (lane, name, unread, parked, rank, nth) on l.nth = x.shown
+     order by x.shown $q$,
     s.id, headgate.read_up_to_sql('k', s.id::text), headgate.unread_sql('k'),
     headgate.newest_only(s, 'm'), case s.lane_by when 'channel' then 'm.channel' else 'm.key' end)
     using c, here, p_lanes, bound, p_sort, g;
