@@ -138,13 +138,14 @@ begin
   end loop;
 end $$;
 
--- seen_backlog(consumer, stream, look) -> the lanes of which that look meets something unread: about
--- how much, and the first message of it that was met.
+-- seen_backlog(consumer, stream, look) -> the lanes of which that look meets something unread:
+-- about how much, and the first message of it that was met.
 create or replace function headgate.seen_backlog(
   c headgate.consumer, s headgate.stream, here headgate.backlog_look)
 returns table (lane bigint, name text, unread float8, first bigint)
 language plpgsql stable set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+  set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set jit = off as $$
 declare
   g headgate.cursor;
 begin
@@ -274,7 +275,8 @@ begin
      cross join lateral greatest(%2$s, ($2).lowest) r (start)
      cross join lateral (
        select x.seq from (
-         select m.seq, %3$s and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) as hit
+         select m.seq,
+                %3$s and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) as hit
            from headgate.message_%1$s m
           where (m.lane, m.seq) > (k.lane, r.start) and (m.lane, m.seq) < (k.lane + 1, 0)
           order by m.lane, m.seq limit 100) x
@@ -283,8 +285,8 @@ begin
     using c, here, greatest(n, 200);
 end $$;
 
--- count_backlog(consumer, stream, look, lanes, sort, budget) -> the rows of channel_backlog for these
--- lanes: counted, as long as that takes no more than a share of `budget` messages each.
+-- count_backlog(consumer, stream, look, lanes, sort, budget) -> the rows of channel_backlog for
+-- these lanes: counted, as long as that takes no more than a share of `budget` messages each.
 create or replace function headgate.count_backlog(
   c headgate.consumer, s headgate.stream, here headgate.backlog_look,
   p_lanes headgate.backlog_lane[], p_sort text, p_budget int)
@@ -309,7 +311,8 @@ begin
              coalesce(h.max_concurrency, ($1).max_concurrency) as max_concurrency,
              coalesce(h.release_interval, ($1).release_interval) as release_interval,
              case when u.looked <= $4 then u.hits else greatest(u.hits, l.unread) end as unread_now,
-             case when p.looked <= $4 then p.looked else greatest(p.looked, l.parked) end as parked_now,
+             case when p.looked <= $4 then p.looked
+                  else greatest(p.looked, l.parked) end as parked_now,
              case when p.looked <= $4 then p.delayed
                   else p.delayed * greatest(p.looked, l.parked) / p.looked end as delayed,
              u.looked <= $4 and p.looked <= $4 as exact,
@@ -366,7 +369,8 @@ begin
            x.in_flight, x.parked_now, x.delayed, x.max_concurrency, x.release_interval, x.delivered,
            nullif(x.turn, '-infinity'), ($2).complete,
            -- where the page ends is told by its last row, whichever lane that is
-           l.lane || ':' || case when $5 <> 'name' then l.rank::text else coalesce('=' || l.name, '') end
+           l.lane || ':' || case when $5 <> 'name' then l.rank::text
+                                 else coalesce('=' || l.name, '') end
       from (select x.*, row_number() over (order by
                      case $5 when 'waiting' then -(x.unread_now + x.parked_now)
                              when 'oldest' then x.first end, x.nth) as shown
@@ -378,8 +382,8 @@ begin
     using c, here, p_lanes, bound, p_sort, g;
 end $$;
 
--- one_backlog(consumer, stream, channel) -> the row of channel_backlog for this channel, if anything
--- is known of it. A sample is looked at only when there is more than can be counted.
+-- one_backlog(consumer, stream, channel) -> the row of channel_backlog for this channel, if
+-- anything is known of it. A sample is looked at only when there is more than can be counted.
 create or replace function headgate.one_backlog(
   c headgate.consumer, s headgate.stream, p_channel text)
 returns table (
