@@ -25,6 +25,7 @@ ROUTES = {
     ("POST", "streams/{}/consumers/{}/nack"), ("POST", "streams/{}/consumers/{}/extend"),
     ("GET", "streams/{}/consumers/{}/messages"), ("POST", "streams/{}/consumers/{}/seek"),
     ("POST", "streams/{}/consumers/{}/pause"), ("POST", "streams/{}/consumers/{}/resume"),
+    ("GET", "streams/{}/consumers/{}/channels"),
     ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
     ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
     ("POST", "streams/{}/consumers/{}/dead/redrive"),
@@ -79,6 +80,9 @@ CALLS: dict[str, tuple[str, str, object]] = {
     ),
     "extend s c 1.2.3 --by 1m": ("POST", "/api/streams/s/consumers/c/extend", {"ack_ids": ["1.2.3"], "by_ms": 60000}),
     "peek s c --newest": ("GET", "/api/streams/s/consumers/c/messages?limit=10&sort=seq_desc", None),
+    "channel list s c --sort oldest --limit 5": (
+        "GET", "/api/streams/s/consumers/c/channels?sort=oldest&limit=5", None,
+    ),
     "channel show s c 'acme / co'": ("GET", "/api/streams/s/consumers/c/channels/acme%20%2F%20co", None),
     "peek s c --state parked --state dead": (
         "GET", "/api/streams/s/consumers/c/messages?limit=10&sort=seq_asc&states=parked%2Cdead", None,

@@ -174,6 +174,20 @@ class TestChannels:
         assert "state             full\n" in shown
         assert run("channel", "list", "jobs", "mailer").out.splitlines()[1].split()[0] == "acme"
 
+    def test_what_waits(self, run: CommandLine, hg: headgate.Headgate) -> None:
+        run("stream", "add", "jobs", "--lane-by", "channel")
+        run("consumer", "add", "jobs", "mailer")
+        hg.stream("jobs").send_batch([headgate.Outgoing(n, channel=f"t{n % 4}") for n in range(10)])
+        listed = run("channel", "list", "jobs", "mailer", "--sort", "waiting", "--json").json
+        assert [c["waiting"] for c in listed] == [3, 3, 2, 2]
+        assert {c["channel"] for c in listed[:2]} == {"t0", "t1"}
+        page = run("channel", "list", "jobs", "mailer", "--sort", "name", "-n", 3)
+        assert [line.split()[0] for line in page.out.splitlines()] == ["CHANNEL", "t0", "t1", "t2"]
+        after = page.err.split("'")[1]
+        rest = run("channel", "list", "jobs", "mailer", "--sort", "name", "--after", after)
+        assert [line.split()[:3] for line in rest.out.splitlines()[1:]] == [["t3", "ready", "2"]]
+        assert rest.err == ""
+
     def test_nothing_known(self, run: CommandLine) -> None:
         run("stream", "add", "jobs", "--lane-by", "channel")
         run("consumer", "add", "jobs", "mailer")

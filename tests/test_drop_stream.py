@@ -188,3 +188,36 @@ def test_an_autovacuum_gives_way(new_cluster: NewCluster) -> None:
         wait_until(lambda: value(db, vacuumed))
         call(db, "drop_stream", "s")
         assert column(db, "select name from headgate.stream") == []
+
+
+def test_lists_go_on_while_streams_are_dropped(db: Db, database_url: str) -> None:
+    """A stream that goes while it is listed spoils neither list."""
+    db.execute("select headgate.create_stream('stays')")
+    db.execute("select headgate.create_consumer('stays', 'c')")
+    gone = threading.Event()
+    errors: list[BaseException] = []
+
+    def drop_many() -> None:
+        try:
+            with psycopg.connect(database_url, autocommit=True) as mine:
+                for n in range(15):
+                    lane_by = ("hash", "channel")[n % 2]
+                    mine.execute("select headgate.create_stream('goes', lane_by => %s)", [lane_by])
+                    mine.execute("select headgate.create_consumer('goes', 'c', max_deliver => 1)")
+                    mine.execute("select headgate.send('goes', 'x')")
+                    mine.execute("select headgate.drop_stream('goes')")
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            gone.set()
+
+    thread = threading.Thread(target=drop_many)
+    thread.start()
+    looks = 0
+    while not gone.is_set():
+        assert "stays" in {row[0] for row in db.execute("select stream from headgate.consumers where lag >= 0")}
+        assert "stays" in {row[0] for row in db.execute("select name from headgate.streams where messages >= 0")}
+        looks += 1
+    thread.join()
+    assert not errors
+    assert looks

@@ -33,6 +33,29 @@ def test_limits_and_insights(hg: headgate.Headgate) -> None:
     assert consumer.info().in_flight == 4
 
 
+def test_what_waits(hg: headgate.Headgate) -> None:
+    jobs = hg.stream("jobs", create=True, lane_by="channel")
+    consumer = jobs.consumer("c", create=True)
+    jobs.send_batch([Outgoing(n, channel=f"t{n}") for n in range(10) for _ in range(n)])
+    seen: list[str | None] = []
+    page = consumer.channels(limit=4)
+    assert [c.waiting for c in page] == [9, 8, 7, 6]
+    assert all(c.exact and c.complete and c.oldest for c in page)
+    while True:
+        seen += [c.channel for c in page]
+        if page.next is None:
+            break
+        page = consumer.channels(limit=4, after=page.next)
+    assert seen == [f"t{n}" for n in range(9, 0, -1)]
+    [one] = consumer.channels("t7")
+    assert one.waiting == 7
+    assert [c.channel for c in consumer.channels(sort="oldest", limit=2)] == ["t1", "t2"]
+    with pytest.raises(headgate.InvalidArgument, match="not a position"):
+        consumer.channels(after="nonsense")
+    with pytest.raises(headgate.InvalidArgument, match="sorted"):
+        consumer.channels(sort="colour")  # type: ignore[arg-type]
+
+
 def test_limits_change_one_by_one(hg: headgate.Headgate) -> None:
     consumer = hg.stream("jobs", create=True, lane_by="channel").consumer("c", create=True, max_concurrency=9)
 

@@ -138,12 +138,29 @@ class TestMessages:
         assert [c["channel"] for c in data(http.get(f"{path}/channels"))] == ["a/b é"]
         assert error(http.get(f"{path}/channels/none"), 404) == "channel_not_found"
         assert data(http.put(f"{path}/channels/none", json={}))["state"] == "idle"
+        assert found["waiting"] == 1
         one = data(http.put(f"{path}/channels/x", json={"max_concurrency": 3}))
         assert (one["max_concurrency"], one["release_interval_ms"]) == (3, None)
         both = data(http.put(f"{path}/channels/x", json={"release_interval_ms": 50}))
         assert (both["max_concurrency"], both["release_interval_ms"]) == (3, 50)
         back = data(http.put(f"{path}/channels/x", json={"max_concurrency": None}))
         assert (back["max_concurrency"], back["release_interval_ms"]) == (5, 50), "the consumer's own"
+
+    def test_what_waits_in_channels(self, http: httpx.Client) -> None:
+        data(http.post("/api/streams", json={"name": "waiting", "lane_by": "channel"}))
+        data(http.post("/api/streams/waiting/consumers", json={"name": "c"}))
+        for n in range(5):
+            send(http, "/api/streams/waiting", *range(n + 1), channel=f"t{n}")
+        path = "/api/streams/waiting/consumers/c/channels"
+        first = http.get(path, params={"limit": 2}).json()
+        assert [(c["channel"], c["waiting"], c["exact"]) for c in first["data"]] == [("t4", 5, True), ("t3", 4, True)]
+        second = http.get(path, params={"limit": 4, "after": first["next"]}).json()
+        assert [c["channel"] for c in second["data"]] == ["t2", "t1", "t0"]
+        assert "next" not in second
+        assert [c["channel"] for c in data(http.get(path, params={"sort": "oldest"}))] == [f"t{n}" for n in range(5)]
+        assert data(http.get(path, params={"sort": "name", "limit": 1}))[0]["oldest"] is not None
+        assert error(http.get(path, params={"sort": "colour"}), 422)
+        assert error(http.get(path, params={"after": "nonsense"}), 422) == "invalid_argument"
 
 
 class TestConsumers:

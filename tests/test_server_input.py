@@ -123,6 +123,7 @@ def test_bodies(http: httpx.Client, name: str) -> None:
         (f"{S}/messages?before={2**63}", 422), (f"{S}/messages?before=" + "9" * 5000, 422),
         (f"{C}/receive?batch_size=1001", 422), (f"{C}/receive?wait_ms=60001", 422), (f"{C}/receive?wait_ms=-1", 422),
         (f"{C}/messages?visible=maybe", 422), (f"{C}/dead?after=-1", 422), (f"{C}/channels/%00", 422),
+        (f"{C}/channels?sort=size", 422), (f"{C}/channels?after=x", 422), (f"{C}/channels?limit=0", 422),
         (f"{S}/consumers/none/receive", 404), (f"{S}/consumers/none/dead", 404), (f"{S}/consumers/none/messages", 404),
         (f"{S}/consumers/%00/receive", 422), (f"{C}/receive?worker=%00", 422),
     ],

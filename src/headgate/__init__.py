@@ -54,6 +54,7 @@ from .sync import Consumer, Headgate, Insights, Message, Sources, Stream
 from .types import (
     ArchiveInfo,
     ChannelInfo,
+    Channels,
     ConsumerInfo,
     DeadLetter,
     Finding,
@@ -118,6 +119,7 @@ __all__ = [
     "AsyncStream",
     "AsyncWorker",
     "ChannelInfo",
+    "Channels",
     "Conflict",
     "ConnectionFailed",
     "Consumer",

@@ -80,8 +80,8 @@ VERSIONS = (
 )
 DOCTOR = "select severity, subject, finding, advice from headgate.doctor(%s::text::interval)"
 CHANNELS = (
-    "select * from headgate.channels where stream = %s and consumer = %s and (%s::text is null or channel = %s) "
-    "order by channel limit %s"
+    "select name, state, in_flight, parked, max_concurrency, release_interval, delivered, served_at, waiting, exact, "
+    "oldest, delayed, complete, position from headgate.channel_backlog(%s, %s, %s, %s, %s, %s)"
 )
 SET_CHANNEL = "select headgate.set_channel(%s, %s, %s, %s, %s::text::interval, %s::text[])"
 WORKERS = (

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 Order = Literal["none", "key"]
 LaneBy = Literal["hash", "key", "channel"]
 Retain = Literal["forever", "until_acked", "until_archived"]
+ChannelSort = Literal["waiting", "oldest", "name"]
 SegmentState = Literal["open", "closed", "dropped"]
 State = Literal["available", "delivered", "parked", "done", "dead", "discarded", "skipped"]
 Severity = Literal["problem", "warning", "note"]
@@ -155,7 +156,12 @@ class ArchiveInfo:
 
 @dataclass(frozen=True, slots=True)
 class ChannelInfo:
-    """A channel (or key) of a consumer whose stream has named lanes, of which something is known."""
+    """A channel (or key) of a consumer whose stream has named lanes, of which something is known, or waits.
+
+    `waiting` is what is unread and what is parked, of which `delayed` is due later; `oldest` is when the oldest of it
+    was sent. `exact` is false where `waiting` is an estimate. `complete` is false where the order (and which channels
+    are shown that the consumer has not come to yet) comes from a sample of a large backlog.
+    """
 
     stream: str
     consumer: str
@@ -167,6 +173,17 @@ class ChannelInfo:
     release_interval: timedelta | None
     delivered: int
     served_at: datetime | None
+    waiting: int
+    exact: bool
+    oldest: datetime | None
+    delayed: int
+    complete: bool
+
+
+class Channels(list[ChannelInfo]):
+    """Channels of a consumer. `next` is set when there may be more: call again with `after` it, in the same order."""
+
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

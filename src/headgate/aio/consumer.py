@@ -17,7 +17,7 @@ from .. import statements, tracing
 from ..connections import Array, Row
 from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
-from ..types import Backoff, ChannelInfo, ConsumerInfo, DeadLetter, Order, Peek, Push, Settled, State
+from ..types import Backoff, Channels, ChannelSort, ConsumerInfo, DeadLetter, Order, Peek, Push, Settled, State
 from ..worker_options import WorkerOptions
 from .message import AsyncMessage
 
@@ -304,9 +304,20 @@ class AsyncConsumer:
         limits = (whole(max_concurrency, "max_concurrency"), interval(release_interval), Array(clear))
         await self.hg.run(statements.SET_CHANNEL, (self.stream, self.name, checked_text(channel, "channel"), *limits))
 
-    async def channels(self, channel: str | None = None, limit: int = 1000) -> list[ChannelInfo]:
-        """The channels of which something is known: their limits, what is in flight, whether they wait."""
-        return await self.hg.insights.channels(self.stream, self.name, channel, limit)
+    async def channels(
+        self,
+        channel: str | None = None,
+        limit: int = 100,
+        *,
+        sort: ChannelSort = "waiting",
+        after: str | None = None,
+    ) -> Channels:
+        """What waits in each channel, since when, what is in flight, and its limits; of all, or of one.
+
+        `sort` is by what is "waiting" (most first), by the "oldest" message, or by "name". With `next` of the answer
+        set there may be more: call again with `after` it.
+        """
+        return await self.hg.insights.channels(self.stream, self.name, channel, limit, sort=sort, after=after)
 
     async def seek(self, target: str | int | Any) -> None:
         """Moves to "beginning", "end", a seq or a time. What was in flight or parked is forgotten."""

@@ -7,17 +7,22 @@ from datetime import timedelta
 import click
 
 import headgate
+from headgate.types import ChannelSort
 
 from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given
 from .consumers import path
 from .exits import NotThere
-from .output import facts
+from .output import facts, talk
 
 CHANNEL = click.argument("channel", required=False, metavar="CHANNEL")
 CLEARABLE = ("max_concurrency", "release_interval")
-COLUMNS = ("channel", "state", "in_flight", "parked", "max_concurrency", "release_interval", "delivered", "served_at")
+COLUMNS = (
+    "channel", "state", "waiting", "oldest", "in_flight", "parked", "max_concurrency", "release_interval", "delivered",
+    "served_at",
+)  # fmt: skip
+SORTS = click.Choice(["waiting", "oldest", "name"])
 
 
 @app.group("channel")
@@ -25,14 +30,28 @@ def channels() -> None:
     """Look at and limit the channels of a stream with lanes by channel (or the keys of one with lanes by key)."""
 
 
-@command(channels, "list")
+@command(channels, "list", curl=True)
 @consumer_arguments
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="At most so many.")
-def show_all(call: Call, stream: str | None, consumer: str | None, limit: int) -> None:
-    """List the channels of which something is known."""
+@click.option(
+    "--sort", type=SORTS, default="waiting", show_default=True, help="Most waiting first, oldest, or by name."
+)
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="POSITION", help="Go on after the page before, which says where.")
+def show_all(
+    call: Call, stream: str | None, consumer: str | None, sort: ChannelSort, limit: int, after: str | None
+) -> None:
+    """List the channels and how much waits in each; ~ is an estimate."""
     stream, consumer = call.consumer(stream, consumer)
-    found = call.hg.insights.channels(stream, consumer, limit=limit)
-    call.say_rows(found, [facts(c) for c in found], COLUMNS, "nothing is known of any channel")
+    query = {"sort": sort, "limit": limit, "after": after}
+    if call.curl("GET", *path(stream, consumer), "channels", query=given(query)):
+        return
+    found = call.hg.insights.channels(stream, consumer, limit=limit, sort=sort, after=after)
+    rows = [facts(c) | {"waiting": c.waiting if c.exact else f"~{c.waiting}"} for c in found]
+    call.say_rows(found, rows, COLUMNS, "nothing is known of any channel")
+    if found and not found[0].complete:
+        talk("so much waits that the order comes from a sample; `headgate channel show` counts one channel")
+    if found.next is not None:
+        talk(f"there may be more: go on with --after '{found.next}'")
 
 
 @command(channels, "show", curl=True)

@@ -165,7 +165,10 @@ class Taken(Struct):
 
 
 class Channel(Struct):
-    """A channel (or key, by the stream's lanes) of a consumer."""
+    """A channel (or key, by the stream's lanes) of a consumer.
+
+    What is `waiting` was counted when it is `exact`; the order comes from a sample unless it is `complete`.
+    """
 
     stream: str
     consumer: str
@@ -177,6 +180,11 @@ class Channel(Struct):
     release_interval_ms: int | None
     delivered: int
     served_at: datetime | None
+    waiting: int = 0
+    exact: bool = True
+    oldest: datetime | None = None
+    delayed: int = 0
+    complete: bool = True
 
     @classmethod
     def of(cls, info: ChannelInfo) -> Channel:

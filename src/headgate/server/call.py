@@ -41,7 +41,7 @@ class Call:
         self.headers = headers
         self.trace: tracing.Carried | None = None  # the headers that messages without a trace of their own get
         self.limit: Deadline | None = None  # of the work on it
-        self.next: int | None = None  # where a caller goes on who wants more than was looked at
+        self.next: int | str | None = None  # where a caller goes on who wants more than was looked at
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive
         self._gone: asyncio.Task[Any] | None = None

@@ -78,7 +78,10 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
         kind, schema = route.answer.partition(";")[0], {}
     else:
         kind = "application/json"
-        properties = {"data": schemas[repr(route.answer)], **({"next": {"type": "integer"}} if route.has_next else {})}
+        properties = {
+            "data": schemas[repr(route.answer)],
+            **({"next": {"type": route.next_type}} if route.has_next else {}),
+        }
         schema = {"type": "object", "required": ["data"], "properties": properties}
     made["responses"] = {
         str(route.status): {"description": "Done.", "content": {kind: {"schema": schema}}},

@@ -290,6 +290,14 @@ class PageQuery(Body):
     after: Seq = 0
 
 
+class ChannelQuery(Body):
+    """How many channels, in which order, and after which: `next` of the page before."""
+
+    limit: Limit = 100
+    sort: Literal["waiting", "oldest", "name"] = "waiting"
+    after: Annotated[str, Meta(min_length=1, max_length=3000)] | None = None
+
+
 class AuditQuery(Body):
     """How many, and before which."""
 

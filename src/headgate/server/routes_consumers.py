@@ -13,7 +13,7 @@ from .answers import Channel, Consumer, Nothing
 from .answers_messages import Peeked
 from .call import Call
 from .errors import Problem
-from .requests import ConsumerChange, Limits, NewConsumer, PageQuery, PeekQuery, PushChange, PushSettings, ToSeek
+from .requests import ChannelQuery, ConsumerChange, Limits, NewConsumer, PeekQuery, PushChange, PushSettings, ToSeek
 from .routes_streams import changes, seconds
 from .routing import Routes
 
@@ -140,10 +140,17 @@ async def peek_messages(call: Call) -> list[Peeked]:
     return [Peeked.of(m) for m in found]
 
 
-@routes.route("GET", CONSUMER + "/channels", scope="monitor", query=PageQuery, answer=list[Channel])
+@routes.route(
+    "GET", CONSUMER + "/channels", scope="monitor", query=ChannelQuery, answer=list[Channel],
+    has_next=True, next_type="string",
+)  # fmt: skip
 async def list_channels(call: Call) -> list[Channel]:
-    """The channels of a consumer of which something is known."""
-    found = await call.service.hg.insights.channels(call.stream, call.consumer, None, call.query.limit)
+    """What waits in each channel of a consumer, since when, and its limits. With `next`, go on there (after)."""
+    q: ChannelQuery = call.query
+    found = await call.service.hg.insights.channels(
+        call.stream, call.consumer, None, q.limit, sort=q.sort, after=q.after
+    )
+    call.next = found.next
     return [Channel.of(c) for c in found]
 
 

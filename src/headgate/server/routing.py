@@ -31,6 +31,7 @@ class Route:
     query: type[msgspec.Struct] | None = None
     status: int = 200
     has_next: bool = False  # beside "data" there may be "next": where to go on
+    next_type: str = "integer"
     everywhere: bool = False  # not for tokens that are bound to some streams
     raw_body: bool = False  # the body is taken as it is, whatever it is, from anybody: the handler checks who sent it
     decode_body: Callable[[bytes], Any] | None = None

@@ -14,6 +14,8 @@ from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamN
 from ..types import (
     ArchiveInfo,
     ChannelInfo,
+    Channels,
+    ChannelSort,
     ConsumerInfo,
     DeadLetter,
     Finding,
@@ -66,12 +68,25 @@ class Insights:
             f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
         )
 
-    def channels(self, stream: str, consumer: str, channel: str | None = None, limit: int = 1000) -> list[ChannelInfo]:
-        """The channels (or keys, by the stream's lanes) of a consumer that something is known of, or one of them."""
-        params = (stream, consumer, channel, channel, whole(limit, "limit"))
-        found = [ChannelInfo(*row) for row in self._hg.run(statements.CHANNELS, params)]
-        if not found:
-            self._hg.run(statements.CONSUMER_SETTINGS, (stream, consumer))  # is there such a consumer?
+    def channels(
+        self,
+        stream: str,
+        consumer: str,
+        channel: str | None = None,
+        limit: int = 100,
+        *,
+        sort: ChannelSort = "waiting",
+        after: str | None = None,
+    ) -> Channels:
+        """The channels (or keys, by the stream's lanes) of a consumer and what waits in each, or one of them.
+
+        `sort` is by what is "waiting" (most first), by the "oldest" message, or by "name".
+        """
+        params = (stream, consumer, sort, whole(limit, "limit"), after, channel)
+        rows = self._hg.run(statements.CHANNELS, params)
+        found = Channels(ChannelInfo(stream, consumer, *row[:-1]) for row in rows)
+        if rows and channel is None and len(rows) == limit:
+            found.next = rows[-1][-1]
         return found
 
     def workers(self, stream: str | None = None, consumer: str | None = None) -> list[WorkerInfo]:

@@ -38,6 +38,10 @@ QUESTIONS: dict[str, tuple[str, Callable[[Session, str], list[Any]]]] = {
     "dead_letters": ("select seq from headgate.dead_letters(%s, %s)", lambda s, c: [STREAM, c]),
     "streams": ("select name, messages, is_full from headgate.streams", lambda s, c: []),
     "channels": ("select channel, state, in_flight, parked from headgate.channels", lambda s, c: []),
+    "channel_backlog": (
+        "select name, waiting, exact from headgate.channel_backlog(%s, %s, %s, 20)",
+        lambda s, c: [STREAM, c, s.random.choice(("waiting", "oldest", "name"))],
+    ),
     "deliveries": ("select lane, id, seqs from headgate.deliveries", lambda s, c: []),
     "parked_messages": ("select lane, seq from headgate.parked_messages", lambda s, c: []),
     "segments": ("select id, state, messages, kept_by from headgate.segments", lambda s, c: []),

@@ -267,8 +267,10 @@ declare
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   select count(*) into lanes from (
-    select from headgate.cursor k
-     where k.consumer = c.id and k.lane >= 0 and (k.next_at is not null or g.lane is null) limit 1025) x;
+    (select from headgate.cursor k
+      where k.consumer = c.id and k.lane >= 0 and (k.next_at is not null or g.lane is null) limit 1025)
+    union all  -- (there may be word of lanes while none is awake)
+    (select from headgate.told_lanes(c.id) k where g.lane is not null limit 1025)) x;
   seqs := '{}';
   looked := 0;
   if lanes <= 1024 then
@@ -295,14 +297,20 @@ begin
   else  -- so many lanes are awake that the log itself is read, from where the first of them is
     select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1, headgate.read_up_to(p_stream, g), (
              select min(lower(t.late)) - 1 from headgate.tick t where t.stream = p_stream and t.late is not null))
-      into start from headgate.cursor k where k.consumer = c.id and k.lane >= 0 and k.next_at is not null;
+      into start
+      from (select k.* from headgate.cursor k
+             where k.consumer = c.id and k.lane >= 0 and k.next_at is not null
+            union all
+            select k.* from headgate.told_lanes(c.id) k) k;
   end if;
   execute format($q$
+    with discovered as materialized (select * from headgate.discovered_lanes(($1).id))
     select coalesce(array_agg(y.seq) filter (where y.is_hit), '{}') as seqs,
            max(y.seq) filter (where y.nth = 5000) as edge, count(*) as looked from (
       select m.seq, row_number() over () as nth,
              (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) and coalesce((
-               select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane), %3$s) as is_hit
+               select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane), (
+               select %2$s from discovered k where k.lane = m.lane), %3$s) as is_hit
         from (select m.seq, m.lane, m.xid, m.key from headgate.message_%1$s m
                where m.seq > $3 and m.seq < $4 order by m.seq %4$s limit 5000) m) y $q$,
     p_stream, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction)

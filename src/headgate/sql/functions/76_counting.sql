@@ -34,43 +34,60 @@ begin
     into count using c, sample, headgate.used_seqs(c.stream, headgate.last_seq(c.stream)), lower(headgate.log_ranges(c.stream)) - 1;
 end $$;
 
--- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have still to come to, and what the gatherer has.
--- The estimate: as many lanes as are awake, each like the first 200 of them.
-create or replace function headgate.unread_named(c headgate.consumer, n int, out count bigint, out exact boolean)
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
-declare looked bigint; g headgate.cursor;
+-- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have
+-- still to come to, and what the gatherer has. Of both at most n are looked at; when there are more,
+-- the answer is an estimate by a sample (see backlog_windows).
+create or replace function headgate.unread_named(
+  c headgate.consumer, n int, out count bigint, out exact boolean)
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  looked bigint;
+  ahead record;        -- what the gatherer has still to come to
+  g headgate.cursor;
+  s headgate.stream;
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   execute format($q$
-    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
-      (select m.key from (
-         select k.* from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null
-         union all
-         select k.* from headgate.told_lanes(($1).id) k) k cross join lateral (
-        select m.key from headgate.message_%1$s m
-         where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
-         order by m.lane, m.seq limit $2 + 1) m limit $2 + 1)
-      union all
-      (select m.key from headgate.message_%1$s m
-        where m.seq > headgate.read_up_to(%1$s, $3) and %4$s
-          and not exists (select from headgate.discovered x where x.consumer = ($1).id and x.lane = m.lane)
-          and not exists (select from headgate.wake w join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
-                           where w.consumer = ($1).id and w.lane = m.lane)
-          and not exists (select from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane
-                             and (k.next_at is not null or not %3$s)) limit $2 + 1)) x $q$,
-    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'), headgate.unread_sql('($3)'))
-    into looked, count using c, n, g;
+    select count(*), count(*) filter (where ($1).pattern is null or m.key ~ ($1).pattern)
+      from (select m.key from (
+              select k.* from headgate.cursor k
+               where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null
+              union all
+              select k.* from headgate.told_lanes(($1).id) k) k
+             cross join lateral (
+               select m.key from headgate.message_%1$s m
+                where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0)
+                  and %3$s
+                order by m.lane, m.seq limit $2 + 1) m
+             limit $2 + 1) m $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+    into looked, count using c, n;
   exact := looked <= n;
+  if exact then
+    execute format($q$
+      select count(*) as looked, count(*) filter (where
+          (($1).pattern is null or m.key ~ ($1).pattern)
+          and not exists (select from headgate.discovered x
+                           where x.consumer = ($1).id and x.lane = m.lane)
+          and not exists (select from headgate.wake w
+                            join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
+                           where w.consumer = ($1).id and w.lane = m.lane)
+          and not exists (select from headgate.cursor k
+                           where k.consumer = ($1).id and k.lane = m.lane
+                             and (k.next_at is not null or not %2$s))) as unread
+        from (select m.seq, m.xid, m.lane, m.key from headgate.message_%1$s m
+               where m.seq > $4 and %3$s
+               order by m.seq limit $2 + 1) m $q$,
+      c.stream, headgate.unread_sql('k'), headgate.unread_sql('($3)'))
+      into ahead using c, n, g, headgate.read_up_to(c.stream, g);
+    exact := ahead.looked <= n;
+    count := count + ahead.unread;
+  end if;
   if exact then return; end if;
-  execute format($q$
-    select (coalesce(avg(x.n), 0) * (select count(*) from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null))::bigint
-      from (select * from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null limit 200) k
-     cross join lateral (select count(*) as n from (
-        select from headgate.message_%1$s m
-         where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
-           and (($1).pattern is null or m.key ~ ($1).pattern) limit 1000) y) x $q$,
-    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k')) into count using c;
-  count := greatest(n, count, headgate.last_seq(c.stream) - g.to_hi);
+  select * into s from headgate.stream t where t.id = c.stream;
+  select greatest(n, sum(x.unread))::bigint into count
+    from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
 end $$;
 
 -- floor_of(consumer) -> everything at or below is done for it.
@@ -116,6 +133,91 @@ begin
                   (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
 
+-- consumer_facts(consumer) -> unread_count, floor_of and oldest_unacked at once: who lists consumers
+-- asks for all of them, and planning a statement costs more than what it reads. Nothing, when the
+-- stream is being dropped at this moment: one that goes does not spoil the list of the others.
+create or replace function headgate.consumer_facts(
+  c headgate.consumer, out unread bigint, out exact boolean, out floor bigint,
+  out oldest_unacked timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  newest headgate.tick;
+  most bigint;       -- of a lane so many messages are counted
+  longest bigint;    -- the most that one had
+  held bigint;       -- the first message in flight or parked
+  held_since timestamptz;
+begin
+  if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
+    select u.count, u.exact into unread, exact from headgate.unread_count(c) u;
+    floor := headgate.floor_of(c);
+    oldest_unacked := headgate.first_sent_after(c.stream, floor);
+    return;
+  end if;
+  newest := headgate.newest_tick(c.stream);
+  select greatest(10000 / s.lanes, 100) into most from headgate.stream s where s.id = c.stream;
+  execute format($q$
+    select sum(x.passed)::bigint, max(x.looked),
+           min(least(x.first - 1, greatest(r.start, $2))), min(x.oldest)
+      from headgate.cursor k
+     cross join lateral greatest(%2$s, $3) r (start)
+     cross join lateral (
+       select count(*) as looked, min(m.seq) as first,
+              count(*) filter (where m.passes) as passed,
+              (array_agg(m.created_at order by m.seq) filter (where m.passes))[1] as oldest
+         from (select m.seq, m.created_at, ($1).pattern is null or m.key ~ ($1).pattern as passes
+                 from headgate.message_%1$s m
+                where (m.lane, m.seq) > (k.lane, r.start) and (m.lane, m.seq) < (k.lane + 1, 0)
+                  and %3$s
+                order by m.lane, m.seq limit $4 + 1) m) x
+     where k.consumer = ($1).id $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+    into unread, longest, floor, oldest_unacked
+    using c, newest.lo, lower(headgate.log_ranges(c.stream)) - 1, most;
+  exact := true;
+  if longest > most then
+    select u.count, u.exact into unread, exact from headgate.unread_count(c) u;
+  end if;
+  held := least((select min(f.seq) from headgate.in_flight f where f.consumer = c.id),
+                (select min(p.seq) from headgate.parked p where p.consumer = c.id));
+  if held is not null then
+    execute format($q$
+      select m.created_at from (
+        select m.seq, m.created_at from headgate.message_%1$s m
+        union all
+        select m.seq, m.created_at from headgate.kept_%1$s m) m
+       where m.seq = $1 limit 1 $q$, c.stream) into held_since using held;
+  end if;
+  floor := least(floor, (select min(f) from unnest(newest.late_from) f), held - 1);
+  oldest_unacked := least(oldest_unacked, held_since);
+exception when undefined_table or internal_error then
+  if not headgate.is_gone(c.stream) then raise; end if;
+  unread := 0;
+  exact := false;
+  floor := 0;
+  oldest_unacked := null;
+end $$;
+
+-- first_sent_after(stream id, seq) -> when the first message above this seq was sent, if there is one.
+create or replace function headgate.first_sent_after(p_stream int, p_seq bigint) returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare r timestamptz;
+begin
+  if p_seq >= headgate.last_seq(p_stream) then return null; end if;
+  execute format(
+    'select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', p_stream)
+    into r using p_seq;
+  return r;
+end $$;
+
+-- is_gone(stream id) -> whether its log is not there (any more), whatever the snapshot of the caller
+-- still shows.
+create or replace function headgate.is_gone(p_stream int) returns boolean
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select to_regclass(format('headgate.message_%s', p_stream)) is null
+$$;
+
 -- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the last seconds. What compaction has kept
 -- counts.
 create or replace function headgate.stream_facts(p_stream int, out messages bigint, out exact boolean, out bytes bigint,
@@ -148,6 +250,12 @@ begin
   n := headgate.newest_tick(p_stream);
   select * into t from headgate.tick k where k.stream = p_stream and k.at <= clock_timestamp() - interval '10 seconds' order by k.id desc limit 1;
   rate := case when t.id is null then null else greatest(headgate.used_seqs(p_stream, last_seq) - headgate.used_seqs(p_stream, t.hi), 0) / extract(epoch from clock_timestamp() - t.at) end;
+exception when undefined_table or internal_error then  -- it is being dropped
+  if not headgate.is_gone(p_stream) then raise; end if;
+  messages := 0;
+  exact := false;
+  bytes := 0;
+  last_seq := 0;
 end $$;
 
 -- dead_count(consumer) -> how many dead letters it has.
@@ -160,18 +268,18 @@ begin
     execute format('select count(*) from headgate.message_%s m where left(m.headers ->> ''source_consumer'', 60) = $1', d) into n using c.name;
   end if;
   return n;
+exception when undefined_table or internal_error then  -- it is being dropped
+  if not headgate.is_gone(d) then raise; end if;
+  return 0;
 end $$;
 
 -- oldest_unacked(consumer) -> when the oldest message that it has not finished was sent; null when there is none.
 create or replace function headgate.oldest_unacked(c headgate.consumer) returns timestamptz
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r timestamptz; floor bigint;
+declare r timestamptz;
 begin
   if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then  -- any number of lanes: the first one that may be unfinished
-    floor := headgate.floor_of(c);
-    if floor >= headgate.last_seq(c.stream) then return null; end if;
-    execute format('select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', c.stream) into r using floor;
-    return r;
+    return headgate.first_sent_after(c.stream, headgate.floor_of(c));
   end if;
   execute format($q$
     select min(x.created_at) from (

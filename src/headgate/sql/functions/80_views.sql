@@ -15,15 +15,15 @@ create view headgate.consumers as
 -- A consumer: its settings, unread messages, in flight, parked, dead letters, lag, floor, how fast it goes, and how many
 -- messages were removed before it was done with them. Of `push`, secrets are shown by their ends and headers by their names.
 select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else 'none' end as "order", c.ack_wait, c.max_deliver,
-       c.max_ack_pending, c.backoff, c.paused, u.count as unread, u.exact, d.in_flight, p.parked, p.dead,
-       u.count + d.in_flight + p.parked as lag, d.oldest_delivery, headgate.oldest_unacked(c) as oldest_unacked, headgate.floor_of(c) as floor, k.delivered, k.rate, c.created_at,
+       c.max_ack_pending, c.backoff, c.paused, u.unread, u.exact, d.in_flight, p.parked, p.dead,
+       u.unread + d.in_flight + p.parked as lag, d.oldest_delivery, u.oldest_unacked, u.floor, k.delivered, k.rate, c.created_at,
        (select coalesce(sum(l.messages), 0)::bigint from headgate.loss l where l.consumer = c.id) as lost,
        c.max_concurrency, c.release_interval, c.leased, c.lease_time, c.max_waiting,
        (select jsonb_build_object('url', p.url, 'secret', array(select '…' || right(x, 4) from unnest(p.secrets) x), 'concurrency', p.concurrency,
                                   'timeout', extract(epoch from p.timeout), 'headers', array(select jsonb_object_keys(p.headers)), 'note', p.note)
           from headgate.push p where p.consumer = c.id) as push
   from headgate.consumer c join headgate.stream s on s.id = c.stream
- cross join lateral headgate.unread_count(c) u
+ cross join lateral headgate.consumer_facts(c) u
  cross join lateral (select coalesce(sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
                        from headgate.delivery d where d.consumer = c.id) d
  cross join lateral (select count(*) as parked, headgate.dead_count(c) as dead from headgate.parked p where p.consumer = c.id) p
@@ -33,18 +33,29 @@ select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else '
 
 create view headgate.channels as
 -- A named lane of a consumer that something is known of: what is in flight and parked, its limits, and whether it waits to be served
--- ('ready'), is full, sleeps until something parked is due or the next release ('waiting'), or is idle.
+-- ('ready'), is full, sleeps until something parked is due or the next release ('waiting'), or is idle. How much waits in each, also in
+-- those that the consumer has not come to yet, says headgate.channel_backlog.
 select s.name as stream, c.name as consumer, coalesce(k.name, h.name) as channel,
-       case when k.next_at is null then 'idle' when k.next_at = 'infinity' then 'full' when k.next_at > clock_timestamp() then 'waiting' else 'ready' end as state,
-       coalesce(d.in_flight, 0) as in_flight, coalesce(p.parked, 0) as parked, coalesce(k.max_concurrency, h.max_concurrency, c.max_concurrency) as max_concurrency,
-       coalesce(k.release_interval, h.release_interval, c.release_interval) as release_interval, coalesce(k.delivered, 0) as delivered, nullif(k.turn, '-infinity') as served_at
+       case when k.next_at is null then 'idle'
+            when k.next_at = 'infinity' then 'full'
+            when k.next_at > clock_timestamp() then 'waiting'
+            else 'ready' end as state,
+       -- (asked for each row that is shown, not for each that is sorted)
+       coalesce((select sum(cardinality(d.seqs) - (
+                          select count(*) from headgate.departed x
+                           where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))::bigint
+                   from headgate.delivery d where d.consumer = c.id and d.lane = n.lane), 0) as in_flight,
+       (select count(*) from headgate.parked p
+         where p.consumer = c.id and p.lane = n.lane) as parked,
+       coalesce(k.max_concurrency, h.max_concurrency, c.max_concurrency) as max_concurrency,
+       coalesce(k.release_interval, h.release_interval, c.release_interval) as release_interval,
+       coalesce(k.delivered, 0) as delivered, nullif(k.turn, '-infinity') as served_at
   from headgate.consumer c join headgate.stream s on s.id = c.stream
-  join (select consumer, lane from headgate.cursor where lane >= 144115188075855872 union select consumer, lane from headgate.channel) n on n.consumer = c.id
+  join (select consumer, lane from headgate.cursor where lane >= 144115188075855872
+        union
+        select consumer, lane from headgate.channel) n on n.consumer = c.id
   left join headgate.cursor k on k.consumer = n.consumer and k.lane = n.lane
-  left join headgate.channel h on h.consumer = n.consumer and h.lane = n.lane
- cross join lateral (select sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)))::bigint as in_flight
-                       from headgate.delivery d where d.consumer = c.id and d.lane = n.lane) d
- cross join lateral (select count(*) as parked from headgate.parked p where p.consumer = c.id and p.lane = n.lane) p;
+  left join headgate.channel h on h.consumer = n.consumer and h.lane = n.lane;
 
 create view headgate.deliveries as
 -- A batch in flight: its messages, deadline and worker.
