@@ -64,15 +64,18 @@ def _is_before(first: Event, second: Event) -> bool:
 def acked_behind(reading: Reading, log: Log) -> Iterator[Finding]:
     """Where order is kept: an ack counted although an earlier message of its key in the same delivery had been given
     back, and this one with it."""
-    for failure in reading.of("nack", "release"):
-        if failure.problem or failure.answer[1]:
+    for failure in reading.of("nack", "release", "extend"):
+        if failure.problem or failure.answer[1] or (failure.kind == "extend" and failure.asked["by"] > 0):
             continue
-        for failed in reading.named(failure):
+        named = reading.named(failure)
+        for failed in named:
             if failed.message.key is None:
                 continue
             for handed in reading.fellows(failed):
                 if handed.message.seq <= failed.message.seq or being_settled(handed, failure):
                     continue
+                if failure.kind == "extend" and handed in named:
+                    continue  # expired itself: acked late
                 for ack in handed.settled:
                     if ack.kind != "ack" or ack.problem or ack.answer[1] or handed.message.ack_id not in names(ack):
                         continue
@@ -99,7 +102,7 @@ def being_settled(handed: Handed, failure: Event) -> bool:
         and e.transaction is not failure.transaction
         and e.called < failure.answered
         and e.transaction.ended > failure.called
-        for e in handed.settled
+        for e in handed.settled + handed.extended
     )
 
 
@@ -143,5 +146,8 @@ def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
     others = [e for h in reading.fellows(handed) for e in h.settled if e is not event and e.called < event.answered]
     if others or reading.moved(handed.event.called, event.answered) or reading.of("seek"):
         return False
-    deadline = handed.event.called + reading.plan.ack_wait
-    return not reading.plan.leased and not reading.clock_jumps and event.answered < deadline
+    if any(e.called < event.answered and e.seen_by > event.called for e in handed.extended):
+        return False  # who moves its deadline at this moment has it
+    if reading.plan.leased or reading.clock_jumps:
+        return False
+    return event.answered < reading.live_until(handed, event.called)

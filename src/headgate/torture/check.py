@@ -86,7 +86,9 @@ def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
                 if event.answered >= reading.live_until(first, event.called) or reading.given_back(first, event):
                     continue
                 same = event.transaction is not None and event.transaction is first.event.transaction
-                if same and (reading.clock_jumps or event.answered >= first.event.called + reading.plan.ack_wait):
+                if same and (
+                    reading.clock_jumps or event.answered >= first.event.called + reading.ack_wait(first.event)
+                ):
                     continue  # inside its own transaction it may have expired
                 if any(e.possible and e.kind in ACKING for e in first.settled):
                     continue  # the first check judges these

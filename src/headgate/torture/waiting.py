@@ -78,7 +78,7 @@ def at_one(history: History, transaction: Transaction, event: Event) -> bool:
 
 
 SETTLING = ("ack", "nack", "release", "extend", "receive")
-GIVING_BACK = ("nack", "release")
+GIVING_BACK = ("nack", "release", "extend")
 
 
 # 9: stalled
@@ -207,6 +207,7 @@ def operating(reading: Reading) -> list[Span]:
 def disturbed(reading: Reading) -> list[Span]:
     """When a fault may have kept messages from everybody: until what it left in flight has expired."""
     wait = max(reading.plan.ack_wait, float(reading.plan.settings.get("lease_time", 0.0)))
+    wait = max([wait, *(reading.ack_wait(e) for e in reading.of("receive"))])
     lost = [(e.called, e.answered + wait) for e in reading.events if e.problem]
     return lost + [(f.start, f.end + wait) for f in reading.history.faults]
 
