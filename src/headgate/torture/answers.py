@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .reading import Finding, Handed, Log, Reading, names
-from .record import Event
+from .record import FIXED, Event
 
 
 def wrong_count(reading: Reading, log: Log) -> Iterator[Finding]:
@@ -135,6 +135,54 @@ def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
                 tuple(h.message.seq for h in handed),
                 (event,),
             )
+
+
+# Calls that may hold messages, parked ones too, and what takes them away for good.
+HOLDING = ("receive", "maintain", "retry_now", "compact", "extend", "nack", "release", "ack")
+TAKING = ("seek", "discard", "redrive", "set_lanes", "recreate_stream")
+
+
+def late_stale(reading: Reading, log: Log) -> Iterator[Finding]:
+    """An ack after the deadline that was called stale although nobody else had got the message."""
+    plan, preset = reading.plan, reading.preset
+    if plan.ordered or plan.leased or preset.upsert or plan.max_deliver is not None or preset.loses:
+        return
+    everything = [e for e in reading.history.events if e.consumer in (None, plan.name)]
+    if reading.history.faults or any(e.kind in TAKING for e in everything):
+        return
+    for event in reading.of("ack"):
+        asked = names(event)
+        if event.problem or event.answer[0] or event.undone is not None or is_trimmed(event):
+            continue
+        if event.transaction is not None and event.transaction.isolation in FIXED:
+            continue
+        if not all(a in reading.by_ack for a in asked):
+            continue
+        holders = [e for e in everything if e is not event and e.kind in HOLDING and e.called < event.answered]
+        if any(e.held_until >= event.called for e in holders):
+            continue
+        handed = reading.named(event)
+        if all(is_still_its_own(reading, h, event) for h in handed):
+            yield Finding(
+                "called stale",
+                f"{event.session}'s late ack at {event.called:.3f} answered {event.answer}, and nobody else had got it",
+                event.called,
+                plan.name,
+                tuple(h.message.seq for h in handed),
+                (event,),
+            )
+
+
+def is_still_its_own(reading: Reading, handed: Handed, event: Event) -> bool:
+    """Whether the message surely was with its worker, or parked, and not with another since."""
+    first = handed.event
+    if not first.happened or first.seen_by > event.called or any(e is not event for e in handed.settled):
+        return False
+    others = [h.event for h in reading.handed[handed.message.seq] if h is not handed]
+    if any(o.answered >= first.called and o.called < event.answered for o in others):
+        return False
+    unclear = [e for e in reading.history.events if e.kind == "receive" and e.problem]
+    return not any(e.answered >= first.called and e.called < event.answered for e in unclear)
 
 
 def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:

@@ -254,14 +254,17 @@ class Reading:
                 deadline = min(deadline, until)
         return deadline
 
+    def deadline(self, handed: Handed, at: float) -> float:
+        """The same where order is kept, too: one before it whose deadline passes takes it back."""
+        before = [h for h in self.fellows(handed) if h.message.seq <= handed.message.seq]
+        return min(self.own_deadline(h, at) for h in before)
+
     def live_until(self, handed: Handed, at: float) -> float:
         """Until when the message, seen from `at`, is surely not to be given to others, its settling apart."""
         event = handed.event
         if not event.happened or self.clock_jumps:
             return event.held_until
-        # where order is kept, one before it whose deadline passes takes it back
-        before = [h for h in self.fellows(handed) if h.message.seq <= handed.message.seq]
-        deadline = min(self.own_deadline(h, at) for h in before)
+        deadline = self.deadline(handed, at)
         if self.plan.leased:
             deadline = min(deadline, self.leased_until(event, at))
         return max(deadline, event.held_until if event.transaction else 0.0)
