@@ -156,12 +156,14 @@ def late_stale(reading: Reading, log: Log) -> Iterator[Finding]:
             continue
         if event.transaction is not None and event.transaction.isolation in FIXED:
             continue
-        if not all(a in reading.by_ack for a in asked):
+        if not asked or not all(a in reading.by_ack for a in asked):
             continue
         holders = [e for e in everything if e is not event and e.kind in HOLDING and e.called < event.answered]
         if any(e.held_until >= event.called for e in holders):
             continue
         handed = reading.named(event)
+        if all(surely_held(reading, h, event) for h in handed):
+            continue  # false_stale judges these
         if all(is_still_its_own(reading, h, event) for h in handed):
             yield Finding(
                 "called stale",

@@ -68,7 +68,9 @@ def at_one(history: History, transaction: Transaction, event: Event) -> bool:
     for other in history.events:
         if other.transaction is transaction and other.kind in SETTLING and other.consumer == event.consumer:
             theirs = set(names(other))
-            if other.kind in GIVING_BACK:  # in order, what comes later in their keys goes with them
+            if (
+                other.kind in GIVING_BACK or other.asked.get("by") == 0
+            ):  # in order, what comes later in their keys goes with them
                 theirs |= {a.rpartition(".")[0] for a in theirs if a.count(".") == 2}
             if theirs & mine or {a.rpartition(".")[0] for a in theirs if a.count(".") == 2} & {
                 a for a in names(event) if a.count(".") == 1
@@ -78,7 +80,7 @@ def at_one(history: History, transaction: Transaction, event: Event) -> bool:
 
 
 SETTLING = ("ack", "nack", "release", "extend", "receive")
-GIVING_BACK = ("nack", "release", "extend")
+GIVING_BACK = ("nack", "release")
 
 
 # 9: stalled
