@@ -1,27 +1,32 @@
 -- Deadlines: extend, messages that have a deadline of their own, and acks that come after it.
 --
--- The deadline of a batch is in its row. A message that is given another one alone departs from its batch, as in
--- 64_departing.sql, and gets a row of its own in `delivery`, with the batch as its parent. So all that counts or looks for what
--- is in flight finds it there like any other, and it is settled by the ack_id that its worker holds: what has departed from the batch
--- is looked for among the rows with that parent. Such rows hold one message each, and are held FOR UPDATE by who settles or
--- expires them, FOR NO KEY UPDATE by who moves their deadline. What holds:
---   1. a message is in flight in one row only: it departs from the batch and gets its own row in one transaction;
---   2. a batch of which a message has left like this is marked (is_split), before the lock on it is let go: its name no longer
---      names all of it, so that an ack of the whole must not just delete the row;
---   3. a deadline that was moved nearer is found by the index of deadlines (is_watched), because its lane is not looked at
---      before the lane's sweep_at, which only claims may change;
---   4. where keys are kept in order, a message whose deadline passes takes back the later ones of its key in its batch,
---      whatever their deadlines: they must not be done before it.
--- A message that expired is parked and remembers the delivery that its worker had. Until it is handed out again an ack by that
--- delivery settles it.
+-- The deadline of a batch is in its row. A message that is given another one alone departs from its
+-- batch, as in 64_departing.sql, and gets a row of its own in `delivery`, with the batch as its
+-- parent. So all that counts or looks for what is in flight finds it there like any other, and it
+-- is settled by the ack_id that its worker holds: what has departed from the batch is looked for
+-- among the rows with that parent. Such rows hold one message each, and are held FOR UPDATE by who
+-- settles or expires them, FOR NO KEY UPDATE by who moves their deadline. What holds:
+--   1. a message is in flight in one row only: it departs from the batch and gets its own row in
+--      one transaction;
+--   2. a batch of which a message has left like this is marked (is_split), before the lock on it is
+--      let go: its name no longer names all of it, so that an ack of the whole must not just delete
+--      the row;
+--   3. a deadline that was moved nearer is found by the index of deadlines (is_watched), because
+--      its lane is not looked at before the lane's sweep_at, which only claims may change;
+--   4. where keys are kept in order, a message whose deadline passes takes back the later ones of
+--      its key in its batch, whatever their deadlines: they must not be done before it.
+-- A message that expired is parked and remembers the delivery that its worker had. Until it is
+-- handed out again an ack by that delivery settles it.
 
--- extend(stream, consumer, ack_ids, by) -> extended, stale. Of messages: their deadline is `by` from now, also when that is nearer, and the
--- other messages of their batches keep theirs. Of whole deliveries: the deadline of all that is in flight of it is at least `by` from now.
--- With 0 they are visible at once, as if their deadline had passed: the delivery counts as an attempt, as it does then, and an ack still
--- counts until somebody else gets them; in ordered consumers later messages of the same keys in the same deliveries go
--- back with them. Otherwise it does not count as an attempt. Waits at most half a second for another transaction that extends
--- or settles the same. Locks the deliveries FOR NO KEY UPDATE, those that are split FOR KEY SHARE (SKIP LOCKED); writes
--- delivery, departed; with 0 as nack.
+-- extend(stream, consumer, ack_ids, by) -> extended, stale. Of messages: their deadline is `by`
+-- from now, also when that is nearer, and the other messages of their batches keep theirs. Of whole
+-- deliveries: the deadline of all that is in flight of it is at least `by` from now. With 0 they
+-- are visible at once, as if their deadline had passed: the delivery counts as an attempt, as it
+-- does then, and an ack still counts until somebody else gets them; in ordered consumers later
+-- messages of the same keys in the same deliveries go back with them. Otherwise it does not count
+-- as an attempt. Waits at most half a second for another transaction that extends or settles the
+-- same. Locks the deliveries FOR NO KEY UPDATE, those that are split FOR KEY SHARE (SKIP LOCKED);
+-- writes delivery, departed; with 0 as nack.
 create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval, out extended int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -50,8 +55,9 @@ begin
   end loop;
 end $$;
 
--- expire_now(consumer, lane, delivery, seqs, until) -> how many of these messages (null: all) were in flight and are visible now. Locks as
--- take_out; writes delivery, departed, parked, wake, the dead-letter stream.
+-- expire_now(consumer, lane, delivery, seqs, until) -> how many of these messages (null: all) were
+-- in flight and are visible now. Locks as take_out; writes delivery, departed, parked, wake, the
+-- dead-letter stream.
 create or replace function headgate.expire_now(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -71,9 +77,10 @@ begin
   return cardinality(expired);
 end $$;
 
--- mark_split(consumer id, lane, delivery): an ack of what is left of the batch is to look for messages of it that are parked. (Where another transaction
--- extends it at this moment it stays without the mark, and they may come again after such an ack.) Locks the delivery FOR
--- NO KEY UPDATE (SKIP LOCKED); writes delivery.
+-- mark_split(consumer id, lane, delivery): an ack of what is left of the batch is to look for
+-- messages of it that are parked. (Where another transaction extends it at this moment it stays
+-- without the mark, and they may come again after such an ack.) Locks the delivery FOR NO KEY
+-- UPDATE (SKIP LOCKED); writes delivery.
 create or replace function headgate.mark_split(p_consumer int, p_lane bigint, p_delivery bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
 begin
@@ -88,8 +95,9 @@ exception when lock_not_available then
   null;
 end $$;
 
--- extend_whole(consumer, lane, delivery, by, until) -> how many rows of what is in flight of a delivery have a deadline that is no nearer than that
--- now. Locks the deliveries FOR NO KEY UPDATE (SKIP LOCKED); writes delivery.
+-- extend_whole(consumer, lane, delivery, by, until) -> how many rows of what is in flight of a
+-- delivery have a deadline that is no nearer than that now. Locks the deliveries FOR NO KEY UPDATE
+-- (SKIP LOCKED); writes delivery.
 create or replace function headgate.extend_whole(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_by interval, p_until timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -117,8 +125,9 @@ begin
   return n;
 end $$;
 
--- extend_messages(consumer, lane, delivery, seqs, by, until) -> how many of these messages were in flight and have their deadline then. All that is left of a
--- batch keeps its row; otherwise each gets a row of its own. Locks as extend; writes delivery, departed.
+-- extend_messages(consumer, lane, delivery, seqs, by, until) -> how many of these messages were in
+-- flight and have their deadline then. All that is left of a batch keeps its row; otherwise each
+-- gets a row of its own. Locks as extend; writes delivery, departed.
 create or replace function headgate.extend_messages(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_by interval, p_until timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
@@ -171,8 +180,8 @@ begin
   return cardinality(mine) + cardinality(own);
 end $$;
 
--- hold_to_extend(consumer id, lane, delivery, until) -> the delivery, held FOR NO KEY UPDATE (SKIP LOCKED, until then); null when it is gone, or
--- another's.
+-- hold_to_extend(consumer id, lane, delivery, until) -> the delivery, held FOR NO KEY UPDATE (SKIP
+-- LOCKED, until then); null when it is gone, or another's.
 create or replace function headgate.hold_to_extend(p_consumer int, p_lane bigint, p_delivery bigint, p_until timestamptz)
 returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
@@ -192,9 +201,10 @@ begin
   return d;
 end $$;
 
--- hold_own(consumer id, lane, delivery, seqs, to settle, until) -> the ids of the rows of those messages of the delivery (null: all) that have deadlines
--- of their own, but not of those that others hold until then. Locks them FOR UPDATE to settle them, otherwise FOR NO KEY UPDATE
--- (SKIP LOCKED, which waits after all when a newer version of a row has to be locked, too).
+-- hold_own(consumer id, lane, delivery, seqs, to settle, until) -> the ids of the rows of those
+-- messages of the delivery (null: all) that have deadlines of their own, but not of those that
+-- others hold until then. Locks them FOR UPDATE to settle them, otherwise FOR NO KEY UPDATE (SKIP
+-- LOCKED, which waits after all when a newer version of a row has to be locked, too).
 create or replace function headgate.hold_own(
   p_consumer int, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_to_settle boolean, p_until timestamptz) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -228,8 +238,8 @@ begin
   end loop;
 end $$;
 
--- take_own(consumer, lane, delivery, seqs, until) -> as take_out, of those of the messages that have deadlines of their own. Locks them FOR UPDATE
--- (SKIP LOCKED, until then); writes delivery.
+-- take_own(consumer, lane, delivery, seqs, until) -> as take_out, of those of the messages that
+-- have deadlines of their own. Locks them FOR UPDATE (SKIP LOCKED, until then); writes delivery.
 create or replace function headgate.take_own(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz) returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -251,8 +261,9 @@ begin
   return d;
 end $$;
 
--- with_own(consumer, taken, lane, delivery, seqs, until) -> what take_out took of a delivery, and those of the other messages that were asked for (null: all)
--- that have deadlines of their own: they leave now, too. Locks and writes as take_own.
+-- with_own(consumer, taken, lane, delivery, seqs, until) -> what take_out took of a delivery, and
+-- those of the other messages that were asked for (null: all) that have deadlines of their own:
+-- they leave now, too. Locks and writes as take_own.
 create or replace function headgate.with_own(
   c headgate.consumer, d headgate.delivery, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz)
 returns headgate.delivery
@@ -264,7 +275,8 @@ begin
   return headgate.joined(d, headgate.take_own(c, p_lane, p_delivery, missing, p_until));
 end $$;
 
--- joined(a, b) -> two parts of one delivery as one, in the order of seqs; null when there is neither.
+-- joined(a, b) -> two parts of one delivery as one, in the order of seqs; null when there is
+-- neither.
 create or replace function headgate.joined(a headgate.delivery, b headgate.delivery) returns headgate.delivery
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -279,8 +291,8 @@ begin
   return a;
 end $$;
 
--- take_out_all(consumer, lane, delivery, seqs, until, later) -> as take_out, wherever the messages are: in the batch, or with deadlines of their own.
--- Locks and writes as take_out and take_own.
+-- take_out_all(consumer, lane, delivery, seqs, until, later) -> as take_out, wherever the messages
+-- are: in the batch, or with deadlines of their own. Locks and writes as take_out and take_own.
 create or replace function headgate.take_out_all(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz, p_later boolean default false)
 returns headgate.delivery
@@ -302,8 +314,8 @@ begin
   return d;
 end $$;
 
--- later_in_flight(consumer id, lane, delivery, seqs, keys) -> what is in flight of the delivery, also with deadlines of their own, that comes after one of these
--- messages in its key.
+-- later_in_flight(consumer id, lane, delivery, seqs, keys) -> what is in flight of the delivery,
+-- also with deadlines of their own, that comes after one of these messages in its key.
 create or replace function headgate.later_in_flight(
   p_consumer int, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_keys text[]) returns bigint[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -318,9 +330,9 @@ begin
      where f.consumer = p_consumer and f.lane = p_lane and f.parent = p_delivery);
 end $$;
 
--- hand_back_later(consumer, delivery): after a part of a batch has expired, hands back what is in flight of the same batch behind it in its key,
--- as nack does. What others are settling or extending at this moment stays with them. Locks as take_out; writes delivery,
--- departed, parked.
+-- hand_back_later(consumer, delivery): after a part of a batch has expired, hands back what is in
+-- flight of the same batch behind it in its key, as nack does. What others are settling or
+-- extending at this moment stays with them. Locks as take_out; writes delivery, departed, parked.
 create or replace function headgate.hand_back_later(c headgate.consumer, d headgate.delivery) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -336,9 +348,10 @@ begin
   if back.seqs <> '{}' then perform headgate.hand_back(back, 'blocked'); end if;
 end $$;
 
--- settle_late(consumer, delivery, seqs) -> those of these messages (null: all) that expired as part of the delivery and that nobody has got since: they are
--- done. In ordered consumers leaves a note for their keys. Locks parked (SKIP LOCKED: claims pass over what an
--- open transaction has acked like this); writes parked, wake.
+-- settle_late(consumer, delivery, seqs) -> those of these messages (null: all) that expired as part
+-- of the delivery and that nobody has got since: they are done. In ordered consumers leaves a note
+-- for their keys. Locks parked (SKIP LOCKED: claims pass over what an open transaction has acked
+-- like this); writes parked, wake.
 create or replace function headgate.settle_late(c headgate.consumer, p_delivery bigint, p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -363,8 +376,9 @@ begin
   return found_seqs;
 end $$;
 
--- expect_no_more(consumer id, lane, delivery, seqs): where the snapshot is fixed, raises a serialization failure when the delivery, or one of these messages
--- of it with a deadline of its own, is there after all, out of sight: only a unique index tells. Writes nothing that stays.
+-- expect_no_more(consumer id, lane, delivery, seqs): where the snapshot is fixed, raises a
+-- serialization failure when the delivery, or one of these messages of it with a deadline of its
+-- own, is there after all, out of sight: only a unique index tells. Writes nothing that stays.
 create or replace function headgate.expect_no_more(p_consumer int, p_lane bigint, p_delivery bigint, p_seqs bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
 declare made bigint[];
