@@ -19,6 +19,7 @@ ACK_WAIT = 30  # minutes, as all times here
 class Waiting:
     attempt: int  # deliveries so far
     due: float
+    delivery: str | None = None  # in which it expired: by that it may still be acked
 
 
 @dataclass
@@ -55,16 +56,16 @@ class Consumer:
     def in_flight(self) -> dict[int, int]:
         return {seq: attempt for d in self.flying.values() for seq, attempt in d.attempts.items()}
 
-    def fail(self, seq: int, attempt: int, due: float) -> None:
+    def fail(self, seq: int, attempt: int, due: float, delivery: str | None = None) -> None:
         if self.max_deliver and attempt >= self.max_deliver:
             self.dead.append(seq)
         else:
-            self.waiting[seq] = Waiting(attempt, due)
+            self.waiting[seq] = Waiting(attempt, due, delivery)
 
     def take_apart(self, delivery: str) -> set[int]:
         gone = self.flying.pop(delivery).attempts
         for seq, attempt in gone.items():
-            self.fail(seq, attempt, self.now)
+            self.fail(seq, attempt, self.now, delivery)
         return set(gone)
 
     def overdue(self) -> list[str]:
@@ -117,6 +118,24 @@ class Consumer:
             del self.waiting[m.seq]
             self.flying.setdefault(m.delivery, Delivery(self.now + ACK_WAIT, {})).attempts[m.seq] = m.attempt
             self.handed += [m.ack_id, m.delivery]
+
+    def ack(self, ack_ids: list[str]) -> tuple[int, int]:
+        """How many messages are done now, also of those that have expired and that nobody else got; how many ids are
+        stale."""
+        live, stale = self.pick(ack_ids)
+        done = sum(len(self.settle(delivery, seqs)) for delivery, seqs in live.items() if seqs)
+        for delivery in {".".join(i.split(".")[:2]) for i in ack_ids}:
+            given = [i for i in set(ack_ids) if i == delivery or i.startswith(delivery + ".")]
+            late = {s for s, w in self.waiting.items() if w.delivery == delivery}
+            if delivery not in given:
+                late &= {int(i.split(".")[2]) for i in given}
+                stale -= len(late)
+            elif late and not live.get(delivery):
+                stale -= len(given)
+            for seq in late:
+                del self.waiting[seq]
+            done += len(late)
+        return done, stale
 
     def pick(self, ack_ids: list[str]) -> tuple[dict[str, set[int]], int]:
         """What ack_ids stand for: live messages by delivery, and how many ids are stale."""

@@ -44,9 +44,38 @@ MUTANTS = (
     ),
     Mutant(
         "an extension moves nothing",
-        "update headgate.delivery x set deadline = greatest(x.deadline, clock_timestamp() + by)",
+        "update headgate.delivery x set deadline = greatest(x.deadline, clock_timestamp() + p_by)",
         "update headgate.delivery x set deadline = x.deadline",
         ("plain",),
+        (
+            ("then true else x.is_watched end, deadline = until", "then true else x.is_watched end"),
+            ("               until, d.delivered_at, d.worker", "               d.deadline, d.delivered_at, d.worker"),
+            ("x set deadline = clock_timestamp() + p_by", "x set deadline = x.deadline"),
+        ),
+    ),
+    Mutant(
+        "a message that is extended alone is in flight twice",
+        "      mine := headgate.insert_departed_patiently(d, mine);\n",
+        "",
+        ("plain",),
+    ),
+    Mutant(
+        "an ack of the whole forgets what was extended alone",
+        "    d := headgate.with_own(c, d, p_lane, p_delivery, p_seqs, p_until);\n    late",
+        "    late",
+        ("plain", "channels"),
+    ),
+    Mutant(
+        "a late ack counts and does nothing",
+        "delete from headgate.parked p where p.ctid = any(places) returning p.lane, p.seq, p.key)",
+        "select p.lane, p.seq, p.key from headgate.parked p where p.ctid = any(places))",
+        ("plain",),
+    ),
+    Mutant(
+        "what expires now leaves those behind it",
+        "headgate.take_out_all(c, p_lane, p_delivery, p_seqs, p_until, c.ordered)",
+        "headgate.take_out_all(c, p_lane, p_delivery, p_seqs, p_until, false)",
+        (),
     ),
     Mutant(
         "acks of a receive are forgotten",
@@ -62,7 +91,8 @@ MUTANTS = (
     ),
     Mutant(
         "a delivery is deleted whoever holds it",
-        "y.xmax = '0'::xid\n                   and (p.seqs is null or y.seqs = p.seqs) limit 1 for update skip locked",
+        "y.xmax = '0'::xid\n                   and y.is_split is null and (p.seqs is null or y.seqs = p.seqs)"
+        " limit 1 for update skip locked",
         "(p.seqs is null or y.seqs && p.seqs) limit 1",
         ("plain",),
     ),

@@ -74,6 +74,7 @@ CALLS: dict[str, tuple[str, str, object]] = {
     "receive s c -n 10 --wait 5s --worker w": (
         "GET", "/api/streams/s/consumers/c/receive?batch_size=10&wait_ms=5000&worker=w", None,
     ),
+    "receive s c --ack-wait 2m": ("GET", "/api/streams/s/consumers/c/receive?batch_size=1&ack_wait_ms=120000", None),
     "ack s c 1.2.3 4.5.6": ("POST", "/api/streams/s/consumers/c/ack", {"ack_ids": ["1.2.3", "4.5.6"]}),
     "nack s c 1.2.3 --delay 30s --error oops": (
         "POST", "/api/streams/s/consumers/c/nack", {"ack_ids": ["1.2.3"], "delay_ms": 30000, "error": "oops"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from clients import take
@@ -198,6 +199,18 @@ class TestSettling:
         assert run("extend", "orders", "billing", m.ack_id, "--by", "1h", "--json").json == {"extended": 1, "stale": 0}
         [seen] = run("peek", "orders", "billing", "--state", "delivered", "--json").lines
         assert seen["visible_at"] > seen["created_at"]
+
+    def test_deadlines(self, run: CommandLine, orders: headgate.Stream) -> None:
+        orders.send("a")
+        [m] = take(orders.consumer("slow", create=True), 1)
+        assert run("extend", "orders", "slow", m.ack_id, "--by", "0s").out == "extended 1, stale 0\n"
+        [again] = run("receive", "orders", "slow", "--wait", "5s", "--ack-wait", "2h", "--json").lines
+        assert again["attempt"] == 2
+        [seen] = run("peek", "orders", "slow", "--state", "delivered", "--json").lines
+        assert (datetime.fromisoformat(seen["visible_at"]) - datetime.now(UTC)).total_seconds() > 6000
+        refused = run("receive", "orders", "slow", "--ack-wait", "0s")
+        assert refused.code == 1
+        assert "choose more than 0 and at most 7 days" in refused.err
 
 
 class TestLooking:

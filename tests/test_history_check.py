@@ -71,9 +71,9 @@ def test_a_receive_that_was_under_way_may_have_come_first(tale: Tale) -> None:
     acks = tale.receive(1, 1)
     tale.ack(2.5, acks, tx=tale.transaction("w1", 2.4, 3.0))
     tale.receive(3.005, 1, by="w2")
-    tale.history.events[-2].answer = (0, 1)  # it had expired, and the ack said so
+    tale.history.events[-2].answer = (0, 1)  # it had expired, and the ack said so: too soon, nobody else had got it
     tale.ack(3.5, ["0.2.1"], by="w2")
-    assert tale.found() == []
+    assert tale.found() == ["called stale"]
 
 
 def test_a_seek_explains_it(tale: Tale) -> None:
@@ -424,6 +424,32 @@ def test_called_stale(tale: Tale) -> None:
     tale.ack(1.2, tale.receive(1, 1), stale=1)
     tale.ack(3.2, tale.receive(3, 1, attempt=2))
     assert tale.found() == ["called stale"]
+
+
+@pytest.mark.parametrize(("held", "wrong"), [(None, ["called stale"]), (2.5, [])])
+def test_a_late_ack_called_stale(tale: Tale, held: float | None, wrong: list[str]) -> None:
+    """After the deadline it counts, unless another one has got the message, or may have it in hand."""
+    tale.send(0, 1)
+    acks = tale.receive(1, 1)
+    if held:
+        tale.receive(held, by="w3", tx=tale.transaction("w3", held, 3.8))
+    tale.ack(3, acks, stale=1)
+    tale.ack(4.2, tale.receive(4, 1, attempt=2))
+    assert tale.found() == wrong
+
+
+def test_deadlines_of_calls_and_messages(tale: Tale) -> None:
+    """Another ack_wait, or an extend of the message alone, also to 0, says until when it is its worker's."""
+    tale.send(0, 1, 2, 3)
+    tale.history.events[-1].answered = 0.01
+    acks = tale.receive(1, 1, 2, 3)
+    tale.event("w1", "extend", 1.1, (1, 0), acks=acks[:1], by=0.0)
+    tale.event("w1", "extend", 1.1, (1, 0), acks=acks[1:2], by=0.2)
+    tale.ack(1.25, tale.receive(1.2, 1, attempt=2))
+    tale.ack(1.55, tale.receive(1.5, 2, attempt=2))
+    assert [f for f in tale.found() if f == "two live deliveries"] == []
+    tale.ack(1.65, tale.receive(1.6, 3, attempt=2))
+    assert "two live deliveries" in tale.found()
 
 
 # what settling answers

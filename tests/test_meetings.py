@@ -23,8 +23,18 @@ SEED = 2  # of the sample
 
 # Operations that pass all the points between them.
 SAMPLE = {
-    "hash": ("send", "send ids", "release", "extend", "retry_now", "discard", "alter"),
-    "hash-ordered": ("set_lanes", "seek"),
+    "hash": (
+        "send",
+        "send ids",
+        "release",
+        "extend all",
+        "extend and ack",
+        "expire and ack",
+        "retry_now",
+        "discard",
+        "alter",
+    ),
+    "hash-ordered": ("set_lanes", "seek", "extend and receive"),
     "layouts": ("receive with acks",),
     "blocked": ("receive with acks",),
     "channels-ordered": ("receive with acks",),

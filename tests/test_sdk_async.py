@@ -33,6 +33,9 @@ async def test_a_usual_day(hg: headgate.AsyncHeadgate) -> None:
     assert await messages[0].ack()
     assert not await messages[0].ack()
     assert await messages[1].extend(60)
+    assert await messages[1].extend(30)
+    with pytest.raises(headgate.InvalidArgument):
+        await consumer.receive(ack_wait=-1)
     assert await consumer.ack([messages[1].delivery]) == headgate.Settled(1, 0)
     assert await messages[2].nack(delay=0, error="no")
     [again] = await consumer.receive(10, wait=5)

@@ -109,6 +109,52 @@ def test_extend(stream: headgate.Stream) -> None:
     assert not message.extend(60)
 
 
+def test_ack_wait_of_one_receive(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    stream.send("a")
+    [first] = consumer.receive(wait=5, ack_wait=0.05)
+    [second] = consumer.receive(wait=5, ack_wait=timedelta(hours=1))
+    assert (second.seq, second.attempt) == (first.seq, 2)
+    [seen] = consumer.peek(states=["delivered"])
+    assert seen.visible_at is not None
+    assert seen.visible_at > datetime.now(UTC) + timedelta(minutes=50)
+    assert second.ack()
+    for bad in (0, -1, timedelta(days=8)):
+        with pytest.raises(headgate.InvalidArgument) as error:
+            consumer.receive(ack_wait=bad)
+        assert error.value.hint == "choose more than 0 and at most 7 days"
+    stream.send("b")
+    with consumer.transaction(wait=5, ack_wait=3600) as (_, [message]):
+        [seen] = consumer.peek(states=["delivered"])
+        assert seen.visible_at is not None
+        assert seen.visible_at > datetime.now(UTC) + timedelta(minutes=50)
+    assert not message.extend(1)
+
+
+def test_extend_one_of_a_batch(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    stream.send_batch(list("abcd"), key="one lane")
+    a, b, c, d = take(consumer, 4)
+    assert a.delivery == d.delivery
+    assert a.extend(3600)
+    assert b.extend(0)
+    assert c.extend(0.05)
+    again = take(consumer, 2)
+    assert sorted((m.data, m.attempt) for m in again) == [("b", 2), ("c", 2)]
+    assert not b.ack()
+    assert consumer.ack([a.delivery]) == headgate.Settled(2, 0)
+    assert consumer.ack(again) == headgate.Settled(2, 0)
+    assert consumer.info().lag == 0
+
+
+def test_an_ack_after_the_deadline(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    stream.send("a")
+    [message] = consumer.receive(wait=5)
+    assert message.extend(0)
+    assert not message.nack()
+    assert message.ack(), "nobody else has it"
+    assert not message.ack()
+    assert is_empty(consumer)
+
+
 def test_the_deadline_passes(stream: headgate.Stream) -> None:
     consumer = stream.consumer("quick", create=True, ack_wait=timedelta(milliseconds=50))
     stream.send("a")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import httpx
 import psycopg
 import pytest
+from conftest import wait_until
 from databases import new_database
 from servers import Replica, data, error, eventually, replica
 
@@ -195,6 +199,41 @@ class TestConsumers:
         rest = http.post(f"{path}/receive", json={"ack_ids": [again["ack_id"], third]})
         assert data(rest) == []
         assert data(http.get(path))["lag"] == 0
+
+    def test_deadlines_of_calls_and_messages(self, http: httpx.Client, stream: str) -> None:
+        path = f"{stream}/consumers/c"
+        send(http, stream, "a", "b", "c")
+        got: list[Any] = []
+        while len(got) < 3:
+            params = {"batch_size": 3, "wait_ms": 5000, "ack_wait_ms": 600_000}
+            got += data(http.get(f"{path}/receive", params=params))
+        seen = data(http.get(f"{path}/messages", params={"states": "delivered"}))
+        left = [datetime.fromisoformat(m["not_visible_until"]) - datetime.now(UTC) for m in seen]
+        assert len(left) == 3
+        assert min(left) > timedelta(minutes=9)
+        first, second, third = (g["ack_id"] for g in got)
+        assert data(http.post(f"{path}/extend", json={"ack_ids": [first], "by_ms": 0})) == {"extended": 1, "stale": 0}
+        [again] = eventually(f"{path}/receive", http, 1)
+        assert (again["message"], again["attempt"]) == (got[0]["message"], 2)
+        assert data(http.post(f"{path}/extend", json={"ack_ids": [second], "by_ms": 0})) == {"extended": 1, "stale": 0}
+        late = http.post(f"{path}/ack", json={"ack_ids": [first, second, third]})
+        assert data(late) == {"acked": 2, "stale": 1}, "nobody else has the second one"
+        for bad in (0, 7 * 86_400_000 + 1):
+            for params in ({"ack_wait_ms": bad}, {"ack_wait_ms": bad, "wait_ms": 1000}):
+                refused = http.get(f"{path}/receive", params=params)
+                assert error(refused, 422) == "invalid_argument"
+                assert refused.json()["error"]["hint"] == "choose more than 0 and at most 7 days"
+        assert http.get(f"{path}/receive", params={"ack_wait_ms": -1}).status_code == 422
+
+    def test_a_poll_wakes_for_what_is_visible_now(self, http: httpx.Client, stream: str) -> None:
+        path = f"{stream}/consumers/c"
+        send(http, stream, "a")
+        [got] = eventually(f"{path}/receive", http, 1)
+        with ThreadPoolExecutor(1) as pool:
+            poll = pool.submit(http.get, f"{path}/receive", params={"wait_ms": 20_000})
+            wait_until(lambda: data(http.get(path))["in_flight"] == 1)
+            data(http.post(f"{path}/extend", json={"ack_ids": [got["ack_id"]], "by_ms": 0}))
+            assert [g["attempt"] for g in data(poll.result(20))] == [2]
 
     def test_receive_by_post_without_a_body(self, http: httpx.Client, stream: str) -> None:
         send(http, stream, 1)

@@ -157,6 +157,52 @@ async def test_receives_of_the_same_moment(http: httpx.AsyncClient) -> None:
     assert data(await http.get(path))["in_flight"] == 0
 
 
+async def test_receives_with_deadlines_of_their_own(http: httpx.AsyncClient, url: str) -> None:
+    """Calls of one moment with different ack_waits: each gets its own, and what it does with it is its own affair."""
+    path = "/api/streams/s/consumers/timed"
+    data(await http.post("/api/streams/s/consumers", json={"name": "timed", "start": "end", "ack_wait_ms": 60_000}))
+    sent = {"messages": [{"data": n, "key": "one lane"} for n in range(120)]}
+    data(await http.post("/api/streams/s/messages", json=sent))
+    waits = [None, 600_000, 3_600_000]
+    got: dict[int, int | None] = {}
+    while len(got) < 120:
+        gets = [
+            http.get(f"{path}/receive", params={"batch_size": 3, "wait_ms": 200} | ({"ack_wait_ms": w} if w else {}))
+            for w in waits * 7
+        ]
+        for wait, answer in zip(waits * 7, await asyncio.gather(*gets), strict=True):
+            got |= {g["message"]["seq"]: wait for g in data(answer)}
+    with psycopg.connect(url) as db:
+        left = db.execute(
+            "select s, extract(epoch from d.deadline - clock_timestamp())::float8 from headgate.deliveries d, "
+            "unnest(d.seqs) s where d.consumer = 'timed'"
+        ).fetchall()
+    assert len(left) == 120
+    for seq, seconds in left:
+        wait = (got[seq] or 60_000) / 1000
+        assert wait - 30 < seconds <= wait, (seq, got[seq])
+
+
+async def test_an_extend_withholds_nothing_of_others(http: httpx.AsyncClient) -> None:
+    """Clients that share a delivery: one extends by an hour, the others crash."""
+    path = "/api/streams/s/consumers/shared"
+    data(await http.post("/api/streams/s/consumers", json={"name": "shared", "start": "end", "ack_wait_ms": 2_000}))
+    sent = {"messages": [{"data": n, "key": "one lane"} for n in range(20)]}
+    seqs = data(await http.post("/api/streams/s/messages", json=sent))["seqs"]
+    gets = [http.get(f"{path}/receive", params={"wait_ms": 5000}) for _ in range(20)]
+    got = [g for answer in await asyncio.gather(*gets) for g in data(answer)]
+    assert len(got) == 20
+    mine = got[0]
+    answer = await http.post(f"{path}/extend", json={"ack_ids": [mine["ack_id"]], "by_ms": 3_600_000})
+    assert data(answer) == {"extended": 1, "stale": 0}
+    again: list[int] = []
+    while len(again) < 19:
+        answer = await http.get(f"{path}/receive", params={"batch_size": 20, "wait_ms": 5000, "ack_wait_ms": 600_000})
+        again += [g["message"]["seq"] for g in data(answer)]
+    assert sorted([*again, mine["message"]["seq"]]) == seqs
+    assert data(await http.post(f"{path}/ack", json={"ack_ids": [mine["ack_id"]]})) == {"acked": 1, "stale": 0}
+
+
 async def test_order_is_kept_among_receives_of_the_same_moment(http: httpx.AsyncClient) -> None:
     path = "/api/streams/s/consumers/ordered"
     ordered = {"name": "ordered", "order": "key", "start": "end"}

@@ -13,6 +13,7 @@ SEND_BATCH = (
 # The function generated for a stream, which headgate.receive would call: {} is the stream's id. `false` says that the
 # statement is a transaction of its own, so that it may relax its commit and make a tick.
 RECEIVE = "select * from headgate.receive_{}(%s, %s, %s, %s::text[], false)"
+RECEIVE_FOR = "select * from headgate.receive_{}(%s, %s, %s, %s::text[], false, %s::text::interval)"
 ACK = "select r.acked, r.stale from headgate.ack(%s, %s, %s::text[]) r"
 ACK_RELAXED = _RELAXED + "headgate.ack(%s, %s, %s::text[]) r"
 NACK = "select r.nacked, r.stale from headgate.nack(%s, %s, %s::text[], %s::text::interval, %s) r"

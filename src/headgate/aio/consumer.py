@@ -54,7 +54,7 @@ class AsyncConsumer:
         self.hg = hg
         self.stream = stream
         self.name = name
-        self._receive = statements.RECEIVE.format(int(stream_id))
+        self._name_functions(int(stream_id))
         self.order: Order = order
         self.ack_wait = ack_wait
         self.backoff = backoff
@@ -75,17 +75,20 @@ class AsyncConsumer:
         wait: float = 0,
         acks: Iterable[AsyncMessage | str] = (),
         worker: str | None = None,
+        ack_wait: float | timedelta | None = None,
     ) -> list[AsyncMessage]:
         """Up to `batch_size` messages; waits up to `wait` seconds for the first one.
 
-        `acks` are messages (or ack_ids) that are done: they are settled in the same round trip.
+        `acks` are messages (or ack_ids) that are done: they are settled in the same round trip. The messages are this
+        worker's for `ack_wait` seconds (default: the consumer's).
         """
         done = as_ids(acks)
+        more = () if ack_wait is None else (interval(ack_wait),)
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
             began = time_ns()
-            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
+            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None, *more)
             rows = await self._claim(params)
             left = deadline - monotonic()
             if rows or left <= 0:
@@ -101,13 +104,17 @@ class AsyncConsumer:
         """What the stream's own function hands out. A stream that was dropped and made again has another one."""
         for left in range(TRIES - 1, -1, -1):
             try:
-                return await self.hg.run(self._receive, params, binary=True)
+                return await self.hg.run(self._receive_for if params[4:] else self._receive, params, binary=True)
             except SchemaMissing:
                 if not left:
                     raise
             settings = await self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
-            self._receive = statements.RECEIVE.format(int(settings[0][0]))
+            self._name_functions(int(settings[0][0]))
         raise AssertionError
+
+    def _name_functions(self, stream_id: int) -> None:
+        self._receive = statements.RECEIVE.format(stream_id)
+        self._receive_for = statements.RECEIVE_FOR.format(stream_id)
 
     async def ack(self, messages: Iterable[AsyncMessage | str], *, conn: Any = None) -> Settled:
         """Done with these messages (or ack_ids). With `conn` that commits with the caller's transaction."""
@@ -131,7 +138,11 @@ class AsyncConsumer:
         return await self._settle("release", statements.RELEASE, messages, (), None)
 
     async def extend(self, messages: Iterable[AsyncMessage | str], by: float | timedelta) -> Settled:
-        """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
+        """Moves the deadline of these messages alone to `by` seconds from now, also nearer. That counts as no attempt.
+
+        0 makes them visible at once, as if the deadline had passed. Of a whole delivery (`m.delivery`) the deadline is
+        never moved nearer, except by 0.
+        """
         return await self._settle("extend", statements.EXTEND, messages, (interval(by),), None)
 
     async def _settle(
@@ -177,7 +188,7 @@ class AsyncConsumer:
 
     @asynccontextmanager
     async def transaction(
-        self, batch_size: int = 1, *, wait: float = 0
+        self, batch_size: int = 1, *, wait: float = 0, ack_wait: float | timedelta | None = None
     ) -> AsyncIterator[tuple[AsyncConnection[tuple[Any, ...]], list[AsyncMessage]]]:
         """Work and ack in one transaction: `async with consumer.transaction(10) as (tx, messages)`.
 
@@ -185,7 +196,7 @@ class AsyncConsumer:
         raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another
         worker may have the messages, it is rolled back with StaleDelivery.
         """
-        messages = await self.receive(batch_size, wait=wait)
+        messages = await self.receive(batch_size, wait=wait, ack_wait=ack_wait)
         try:
             async with self.hg.pool.connection() as tx, tx.transaction():
                 yield tx, messages

@@ -30,6 +30,7 @@ POLL = 5.0  # how long it waits in one call: Ctrl-C ends it at once all the same
 @click.option("--ack", is_flag=True, help="Ack messages once they are printed.")
 @click.option("--follow", is_flag=True, help="Go on until interrupted.")
 @click.option("--worker", help="The worker's name, shown while messages are with it.")
+@click.option("--ack-wait", type=values.time, help="They are yours for so long. Default: the consumer's ack_wait.")
 def receive(
     call: Call,
     stream: str | None,
@@ -39,24 +40,25 @@ def receive(
     ack: bool,
     follow: bool,
     worker: str | None,
+    ack_wait: timedelta | None,
 ) -> int | None:
     """Receive messages, and print them: with --json, one a line.
 
-    Unless --ack is given they are with you until the consumer's ack_wait has passed: `headgate ack` them before.
+    Unless --ack is given they are with you until the ack_wait has passed: `headgate ack` them before.
     """
     stream, consumer = call.consumer(stream, consumer)
-    query = given({"batch_size": batch_size or 1, "wait": wait or None, "worker": worker})
+    query = given({"batch_size": batch_size or 1, "wait": wait or None, "worker": worker, "ack_wait": ack_wait})
     without = {"--ack": ack, "--follow": follow}
     if call.curl("GET", *path(stream, consumer), "receive", query=query, without=without):
         return None
     reader = call.hg.stream(stream).consumer(consumer)
     if not follow:
-        found = reader.receive(batch_size or 1, wait=wait.total_seconds(), worker=worker)
+        found = reader.receive(batch_size or 1, wait=wait.total_seconds(), worker=worker, ack_wait=ack_wait)
         _hand_over(call, reader, found, ack=ack, header=True)
         return None if found else NOTHING
     header = True
     while True:
-        found = reader.receive(batch_size or FOLLOWED, wait=POLL, worker=worker)
+        found = reader.receive(batch_size or FOLLOWED, wait=POLL, worker=worker, ack_wait=ack_wait)
         if found:
             _hand_over(call, reader, found, ack=ack, header=header)
             header = False

@@ -82,9 +82,12 @@ def nack(
 @command(app, "extend", curl=True)
 @consumer_arguments
 @IDS
-@click.option("--by", type=values.time, default="30s", show_default=True, help="From now.")
+@click.option("--by", type=values.time, default="30s", show_default=True, help="From now; 0s: visible at once.")
 def extend(call: Call, stream: str | None, consumer: str | None, ack_ids: tuple[str, ...], by: timedelta) -> int | None:
-    """Move the deadline of messages that take longer."""
+    """Move the deadline of these messages alone, also nearer; with 0s others get them at once.
+
+    Of whole deliveries (an ack_id without its last number) the deadline is never moved nearer, except by 0s.
+    """
     stream, consumer = call.consumer(stream, consumer)
     ids = read_ids(call, ack_ids)
     if call.curl("POST", *path(stream, consumer), "extend", body={"ack_ids": ids, "by": by}):

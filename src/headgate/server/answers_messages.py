@@ -112,7 +112,7 @@ class Nacked(Struct):
 
 
 class Extended(Struct):
-    """How many deliveries were extended; how many ack_ids were stale."""
+    """How many messages have their new deadline; how many ack_ids were stale."""
 
     extended: int
     stale: int

@@ -242,7 +242,7 @@ class Batching:
             self._receive,
             lambda r: r.wanted,
             most=RECEIVE_GROUP,
-            unclaimed=self._release,
+            unclaimed=lambda key, messages: self._release(key[0], messages),
             timed=partial(timed, "receive"),
         )
         self._releases: set[asyncio.Task[None]] = set()
@@ -259,21 +259,30 @@ class Batching:
         return await self.acks.submit(key, ack_ids) if self._on else (await self._ack(key, [ack_ids]))[0]
 
     async def receive(
-        self, consumer: AsyncConsumer, wanted: int, acks: list[str], worker: str | None
+        self,
+        consumer: AsyncConsumer,
+        wanted: int,
+        acks: list[str],
+        worker: str | None,
+        ack_wait: float | None = None,
     ) -> list[AsyncMessage]:
         """Messages for one request. Requests of the same moment share a claim, which costs little more than one's own.
 
-        They then share deliveries. Where keys are kept in order that must not be: their messages go to one worker.
+        They then share deliveries, and so a deadline: those with another `ack_wait` have a claim of theirs. Where keys
+        are kept in order nobody shares: their messages go to one worker.
         """
         if not self._on or worker is not None or consumer.order == "key" or consumer.leased:
             async with asyncio.timeout(self._seconds):
-                return await consumer.receive(wanted, acks=acks, worker=worker)
-        return await self.receives.submit(consumer, Receiving(wanted, acks))
+                return await consumer.receive(wanted, acks=acks, worker=worker, ack_wait=ack_wait)
+        return await self.receives.submit((consumer, ack_wait), Receiving(wanted, acks))
 
-    async def _receive(self, consumer: AsyncConsumer, group: list[Receiving]) -> list[list[AsyncMessage]]:
+    async def _receive(
+        self, key: tuple[AsyncConsumer, float | None], group: list[Receiving]
+    ) -> list[list[AsyncMessage]]:
+        consumer, ack_wait = key
         acks = [id for r in group for id in r.acks]
         async with asyncio.timeout(self._seconds):
-            messages = await consumer.receive(sum(r.wanted for r in group), acks=acks)
+            messages = await consumer.receive(sum(r.wanted for r in group), acks=acks, ack_wait=ack_wait)
         answers, start = [], 0
         for r in group:  # full batches first: then a delivery has few owners
             answers.append(messages[start : start + r.wanted])

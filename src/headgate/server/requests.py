@@ -208,7 +208,7 @@ class ToNack(Body):
 
 
 class ToExtend(Body):
-    """Deliveries that take longer."""
+    """Messages that take longer, or less long: their deadline is so long from now, 0 makes them visible at once."""
 
     ack_ids: AckIds
     by_ms: Milliseconds
@@ -276,11 +276,12 @@ class PeekQuery(Body):
 
 
 class ReceiveQuery(Body):
-    """How many messages, how long to wait for the first one, and for whom (where lanes are leased)."""
+    """How many messages, how long to wait for the first one, for whom (where lanes are leased), and for how long."""
 
     batch_size: Limit = 1
     wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
     worker: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    ack_wait_ms: Milliseconds | None = None
 
 
 class PageQuery(Body):

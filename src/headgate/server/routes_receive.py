@@ -8,7 +8,7 @@ from time import perf_counter
 
 from .. import tracing
 from ..aio import AsyncConsumer, AsyncMessage
-from ..errors import Error
+from ..errors import Error, InvalidArgument
 from .answers_messages import Acked, Delivery, Extended, Message, Nacked
 from .call import Call
 from .errors import Problem
@@ -20,12 +20,16 @@ from .routing import Routes
 
 routes = Routes()
 
+LONGEST_ACK_WAIT = 7 * 24 * 3600 * 1000  # milliseconds
 _OURS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 
 @routes.route("GET", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
 async def receive(call: Call) -> list[Delivery]:
-    """Up to `batch_size` messages; waits up to `wait_ms` for the first one."""
+    """Up to `batch_size` messages; waits up to `wait_ms` for the first one.
+
+    They are the caller's for `ack_wait_ms`, or the consumer's ack_wait.
+    """
     return await _receive(call, [])
 
 
@@ -63,10 +67,12 @@ async def nack(call: Call) -> Nacked:
 
 @routes.route("POST", CONSUMER + "/extend", scope="consume", body=ToExtend, answer=Extended)
 async def extend(call: Call) -> Extended:
-    """Moves the deadline of these messages' deliveries to so long from now."""
+    """Moves the deadline of these messages alone to so long from now, also nearer; 0 makes them visible at once."""
     ids, foreign = ours(call.body.ack_ids)
     consumer = await call.service.consumer(call.stream, call.consumer)
     done = await consumer.extend(ids, call.body.by_ms / 1000)
+    if done.settled and not call.body.by_ms:
+        call.service.polling.stirred(call.stream, call.consumer, done.settled, likely=True)
     return Extended(done.settled, done.stale + foreign)
 
 
@@ -91,12 +97,16 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     consumer = await call.service.consumer(call.stream, call.consumer)
     polling = call.service.polling
     key = (call.consumer, q.worker)
+    if q.ack_wait_ms is not None and not 0 < q.ack_wait_ms <= LONGEST_ACK_WAIT:  # now, not when there is a message
+        raise InvalidArgument(
+            f"ack_wait_ms {q.ack_wait_ms} is not possible", hint="choose more than 0 and at most 7 days"
+        )
     # Where others wait already there is nothing, and they come first.
     looks = bool(acks) or not q.wait_ms or not polling.is_waited_for(call.stream, key)
     mark = polling.mark(call.stream, key, looks=looks)
     messages: list[AsyncMessage] = []
     if looks:
-        messages = await call.service.batching.receive(consumer, q.batch_size, acks, q.worker)
+        messages = await call.service.batching.receive(consumer, q.batch_size, acks, q.worker, seconds(q.ack_wait_ms))
         if acks:
             await _settled(call, "acked", len(acks))
     if not messages and q.wait_ms:
@@ -145,7 +155,7 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
             if call.limit is not None:
                 call.limit.start()
             mark = polling.mark(call.stream, key)
-            messages = await service.batching.receive(consumer, q.batch_size, [], q.worker)
+            messages = await service.batching.receive(consumer, q.batch_size, [], q.worker, seconds(q.ack_wait_ms))
     finally:
         service.waiting.leave()
         service.waiting_at[place] -= 1

@@ -55,7 +55,7 @@ class Consumer:
         self.hg = hg
         self.stream = stream
         self.name = name
-        self._receive = statements.RECEIVE.format(int(stream_id))
+        self._name_functions(int(stream_id))
         self.order: Order = order
         self.ack_wait = ack_wait
         self.backoff = backoff
@@ -76,17 +76,20 @@ class Consumer:
         wait: float = 0,
         acks: Iterable[Message | str] = (),
         worker: str | None = None,
+        ack_wait: float | timedelta | None = None,
     ) -> list[Message]:
         """Up to `batch_size` messages; waits up to `wait` seconds for the first one.
 
-        `acks` are messages (or ack_ids) that are done: they are settled in the same round trip.
+        `acks` are messages (or ack_ids) that are done: they are settled in the same round trip. The messages are this
+        worker's for `ack_wait` seconds (default: the consumer's).
         """
         done = as_ids(acks)
+        more = () if ack_wait is None else (interval(ack_wait),)
         deadline = monotonic() + wait
         pause = SHORTEST_POLL
         while True:
             began = time_ns()
-            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None)
+            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None, *more)
             rows = self._claim(params)
             left = deadline - monotonic()
             if rows or left <= 0:
@@ -102,13 +105,17 @@ class Consumer:
         """What the stream's own function hands out. A stream that was dropped and made again has another one."""
         for left in range(TRIES - 1, -1, -1):
             try:
-                return self.hg.run(self._receive, params, binary=True)
+                return self.hg.run(self._receive_for if params[4:] else self._receive, params, binary=True)
             except SchemaMissing:
                 if not left:
                     raise
             settings = self.hg.run(statements.CONSUMER_SETTINGS, (self.stream, self.name))
-            self._receive = statements.RECEIVE.format(int(settings[0][0]))
+            self._name_functions(int(settings[0][0]))
         raise AssertionError
+
+    def _name_functions(self, stream_id: int) -> None:
+        self._receive = statements.RECEIVE.format(stream_id)
+        self._receive_for = statements.RECEIVE_FOR.format(stream_id)
 
     def ack(self, messages: Iterable[Message | str], *, conn: Any = None) -> Settled:
         """Done with these messages (or ack_ids). With `conn` that commits with the caller's transaction."""
@@ -132,7 +139,11 @@ class Consumer:
         return self._settle("release", statements.RELEASE, messages, (), None)
 
     def extend(self, messages: Iterable[Message | str], by: float | timedelta) -> Settled:
-        """Moves the deadline of the messages' deliveries to `by` seconds from now. It does not count as an attempt."""
+        """Moves the deadline of these messages alone to `by` seconds from now, also nearer. That counts as no attempt.
+
+        0 makes them visible at once, as if the deadline had passed. Of a whole delivery (`m.delivery`) the deadline is
+        never moved nearer, except by 0.
+        """
         return self._settle("extend", statements.EXTEND, messages, (interval(by),), None)
 
     def _settle(
@@ -178,7 +189,7 @@ class Consumer:
 
     @contextmanager
     def transaction(
-        self, batch_size: int = 1, *, wait: float = 0
+        self, batch_size: int = 1, *, wait: float = 0, ack_wait: float | timedelta | None = None
     ) -> Iterator[tuple[Connection[tuple[Any, ...]], list[Message]]]:
         """Work and ack in one transaction: `with consumer.transaction(10) as (tx, messages)`.
 
@@ -186,7 +197,7 @@ class Consumer:
         raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another
         worker may have the messages, it is rolled back with StaleDelivery.
         """
-        messages = self.receive(batch_size, wait=wait)
+        messages = self.receive(batch_size, wait=wait, ack_wait=ack_wait)
         try:
             with self.hg.pool.connection() as tx, tx.transaction():
                 yield tx, messages

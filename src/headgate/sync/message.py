@@ -59,7 +59,7 @@ class Message:
         return self.ack_id.rpartition(".")[0]
 
     def ack(self, *, conn: Any = None) -> bool:
-        """Done with it. False when it was too late: the deadline had passed and it may be with another worker."""
+        """Done with it. False when it was too late: the deadline had passed and another worker got it."""
         answer = self._consumer.ack([self], conn=conn)
         self.settled = "acked"
         return answer.settled == 1
@@ -71,5 +71,5 @@ class Message:
         return answer.settled == 1
 
     def extend(self, by: float | timedelta) -> bool:
-        """Moves the deadline of the whole delivery to `by` seconds from now. False when it was too late."""
+        """Moves this message's deadline to `by` seconds from now, also nearer; 0: visible now. False when too late."""
         return self._consumer.extend([self], by).settled == 1

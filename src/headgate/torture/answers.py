@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .reading import Finding, Handed, Log, Reading, names
-from .record import Event
+from .record import FIXED, Event
 
 
 def wrong_count(reading: Reading, log: Log) -> Iterator[Finding]:
@@ -64,15 +64,18 @@ def _is_before(first: Event, second: Event) -> bool:
 def acked_behind(reading: Reading, log: Log) -> Iterator[Finding]:
     """Where order is kept: an ack counted although an earlier message of its key in the same delivery had been given
     back, and this one with it."""
-    for failure in reading.of("nack", "release"):
-        if failure.problem or failure.answer[1]:
+    for failure in reading.of("nack", "release", "extend"):
+        if failure.problem or failure.answer[1] or (failure.kind == "extend" and failure.asked["by"] > 0):
             continue
-        for failed in reading.named(failure):
+        named = reading.named(failure)
+        for failed in named:
             if failed.message.key is None:
                 continue
             for handed in reading.fellows(failed):
                 if handed.message.seq <= failed.message.seq or being_settled(handed, failure):
                     continue
+                if failure.kind == "extend" and handed in named:
+                    continue  # expired itself: acked late
                 for ack in handed.settled:
                     if ack.kind != "ack" or ack.problem or ack.answer[1] or handed.message.ack_id not in names(ack):
                         continue
@@ -99,7 +102,7 @@ def being_settled(handed: Handed, failure: Event) -> bool:
         and e.transaction is not failure.transaction
         and e.called < failure.answered
         and e.transaction.ended > failure.called
-        for e in handed.settled
+        for e in handed.settled + handed.extended
     )
 
 
@@ -134,6 +137,56 @@ def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
             )
 
 
+# Calls that may hold messages, parked ones too, and what takes them away for good.
+HOLDING = ("receive", "maintain", "retry_now", "compact", "extend", "nack", "release", "ack")
+TAKING = ("seek", "discard", "redrive", "set_lanes", "recreate_stream")
+
+
+def late_stale(reading: Reading, log: Log) -> Iterator[Finding]:
+    """An ack after the deadline that was called stale although nobody else had got the message."""
+    plan, preset = reading.plan, reading.preset
+    if plan.ordered or plan.leased or preset.upsert or plan.max_deliver is not None or preset.loses:
+        return
+    everything = [e for e in reading.history.events if e.consumer in (None, plan.name)]
+    if reading.history.faults or any(e.kind in TAKING for e in everything):
+        return
+    for event in reading.of("ack"):
+        asked = names(event)
+        if event.problem or event.answer[0] or event.undone is not None or is_trimmed(event):
+            continue
+        if event.transaction is not None and event.transaction.isolation in FIXED:
+            continue
+        if not asked or not all(a in reading.by_ack for a in asked):
+            continue
+        holders = [e for e in everything if e is not event and e.kind in HOLDING and e.called < event.answered]
+        if any(e.held_until >= event.called for e in holders):
+            continue
+        handed = reading.named(event)
+        if all(surely_held(reading, h, event) for h in handed):
+            continue  # false_stale judges these
+        if all(is_still_its_own(reading, h, event) for h in handed):
+            yield Finding(
+                "called stale",
+                f"{event.session}'s late ack at {event.called:.3f} answered {event.answer}, and nobody else had got it",
+                event.called,
+                plan.name,
+                tuple(h.message.seq for h in handed),
+                (event,),
+            )
+
+
+def is_still_its_own(reading: Reading, handed: Handed, event: Event) -> bool:
+    """Whether the message surely was with its worker, or parked, and not with another since."""
+    first = handed.event
+    if not first.happened or first.seen_by > event.called or any(e is not event for e in handed.settled):
+        return False
+    others = [h.event for h in reading.handed[handed.message.seq] if h is not handed]
+    if any(o.answered >= first.called and o.called < event.answered for o in others):
+        return False
+    unclear = [e for e in reading.history.events if e.kind == "receive" and e.problem]
+    return not any(e.answered >= first.called and e.called < event.answered for e in unclear)
+
+
 def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
     mine = handed.event.transaction is not None and handed.event.transaction is event.transaction
     if not mine and (not handed.event.happened or handed.event.seen_by > event.called):
@@ -143,5 +196,8 @@ def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
     others = [e for h in reading.fellows(handed) for e in h.settled if e is not event and e.called < event.answered]
     if others or reading.moved(handed.event.called, event.answered) or reading.of("seek"):
         return False
-    deadline = handed.event.called + reading.plan.ack_wait
-    return not reading.plan.leased and not reading.clock_jumps and event.answered < deadline
+    if any(e.called < event.answered and e.seen_by > event.called for e in handed.extended):
+        return False  # who moves its deadline at this moment has it
+    if reading.plan.leased or reading.clock_jumps:
+        return False
+    return event.answered < reading.live_until(handed, event.called)

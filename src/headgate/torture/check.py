@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from .answers import acked_behind, acked_twice, false_stale, wrong_count
+from .answers import acked_behind, acked_twice, false_stale, late_stale, wrong_count
 from .epochs import newest_stream
 from .filtering import against_filter
 from .floors import floor_moved_back, floor_too_high, miscounted, slow_looks, wrong_loss, wrong_state
@@ -86,7 +86,7 @@ def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
                 if event.answered >= reading.live_until(first, event.called) or reading.given_back(first, event):
                     continue
                 same = event.transaction is not None and event.transaction is first.event.transaction
-                if same and (reading.clock_jumps or event.answered >= first.event.called + reading.plan.ack_wait):
+                if same and (reading.clock_jumps or event.answered >= reading.deadline(first, event.called)):
                     continue  # inside its own transaction it may have expired
                 if any(e.possible and e.kind in ACKING for e in first.settled):
                     continue  # the first check judges these
@@ -371,6 +371,7 @@ CHECKS: tuple[Check, ...] = (
     older_version,
     wrong_value,
     false_stale,
+    late_stale,
     wrong_append,
     stalled,
     acked_twice,

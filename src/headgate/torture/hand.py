@@ -108,8 +108,10 @@ class Sdk:
         outgoing = [Outgoing(json.loads(m.data), m.key, id=m.id, channel=m.channel) for m in messages]
         return self.stream.send_batch(outgoing)
 
-    def receive(self, consumer: str, n: int, acks: list[str], wait: float) -> list[Message]:
-        got = self.consumers[consumer].receive(n, acks=acks, wait=wait)
+    def receive(
+        self, consumer: str, n: int, acks: list[str], wait: float, ack_wait: float | None = None
+    ) -> list[Message]:
+        got = self.consumers[consumer].receive(n, acks=acks, wait=wait, ack_wait=ack_wait)
         return [Message(m.ack_id, m.seq, m.key, m.text, m.attempt) for m in got]
 
     def settle(self, kind: str, consumer: str, acks: list[str], seconds: float | None) -> tuple[int, int]:
@@ -172,8 +174,12 @@ class Http:
         body = [{"data": json.loads(m.data), "key": m.key, "id": m.id, "channel": m.channel} for m in messages]
         return list(json.loads(self.post("messages", {"messages": body}))["seqs"])
 
-    def receive(self, consumer: str, n: int, acks: list[str], wait: float) -> list[Message]:
+    def receive(
+        self, consumer: str, n: int, acks: list[str], wait: float, ack_wait: float | None = None
+    ) -> list[Message]:
         path = f"consumers/{consumer}/receive?batch_size={n}&wait_ms={round(1000 * wait)}"
+        if ack_wait is not None:
+            path += f"&ack_wait_ms={round(1000 * ack_wait)}"
         got = msgspec.json.decode(self.post(path, {"ack_ids": acks}), type=list[Delivered])
         return [Message(d.ack_id, d.message.seq, d.message.key, bytes(d.message.data).decode(), d.attempt) for d in got]
 
@@ -269,8 +275,9 @@ class Hand:
     def receive(self, consumer: str) -> None:
         n, wait = self.random.choice(self.plan.sizes), self.random.choice(POLLS)
         acks = self.pick(consumer) if self.random.random() < 0.4 else []
-        ask = lambda: self.caller.receive(consumer, n, acks, wait)  # noqa: E731
-        got = self.call("receive", consumer, ask, n=n, acks=acks, open=False)
+        ack_wait = self.random.choice((0.05, 0.4, 1.5)) if self.random.random() < 0.15 else None
+        ask = lambda: self.caller.receive(consumer, n, acks, wait, ack_wait)  # noqa: E731
+        got = self.call("receive", consumer, ask, n=n, acks=acks, open=False, ack_wait=ack_wait)
         if got and self.random.random() >= self.plan.deaf:
             self.held[consumer] += got
 
@@ -291,7 +298,7 @@ class Hand:
         kind = self.random.choice(self.caller.settling) if self.random.random() < self.plan.nack else "ack"
         if kind == "extend":
             some = self.random.sample(self.held[consumer], min(3, len(self.held[consumer])))
-            self.settle_by(kind, consumer, [m.ack_id for m in some], by=self.random.choice((0.3, 0.8, 1.2)))
+            self.settle_by(kind, consumer, [m.ack_id for m in some], by=self.random.choice((0.0, 0.02, 0.3, 0.8, 1.2)))
         elif kind == "nack":
             one_by_one = [a for a in self.pick(consumer) if a.count(".") == 2]
             self.settle_by(kind, consumer, one_by_one, delay=self.random.choice((0.0, 0.05, 0.3)))

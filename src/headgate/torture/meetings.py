@@ -37,7 +37,7 @@ PASSING_ONLY = ("send and receive", "receive one")  # these pass no points but t
 RENEWED = 150  # meetings, after which the stream is made anew
 
 IN_FLIGHT = """
-select f.lane || '.' || f.delivery || '.' || f.seq
+select f.lane || '.' || coalesce(f.parent, f.delivery) || '.' || f.seq
   from headgate.in_flight f join headgate.consumer c on c.id = f.consumer where c.name = %s
 """
 

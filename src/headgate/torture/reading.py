@@ -131,6 +131,21 @@ def removes(event: Event) -> bool:
     return event.kind == "compact" and bool(event.answer)
 
 
+def is_alone(extend: Event, handed: Handed) -> bool:
+    """Whether an extend is about the message, and not about its whole delivery."""
+    return handed.message.ack_id in names(extend)
+
+
+def overlap(one: Event, other: Event) -> bool:
+    """Whether it is not known which of two calls was first."""
+    return one.called < other.seen_by and other.called < one.seen_by
+
+
+def is_inside(event: Event, handed: Handed) -> bool:
+    """Whether the event is part of the transaction that received the message."""
+    return event.transaction is not None and event.transaction is handed.event.transaction
+
+
 class Reading:
     """The history of one consumer."""
 
@@ -224,6 +239,31 @@ class Reading:
 
     # how long a message was surely its worker's
 
+    def ack_wait(self, receive: Event) -> float:
+        """How long what a receive handed out is its worker's."""
+        asked = receive.asked.get("ack_wait")
+        return self.plan.ack_wait if asked is None else float(asked)
+
+    def own_deadline(self, handed: Handed, at: float) -> float:
+        """When, as far as is known at `at`, the message's deadline is at the earliest."""
+        deadline = handed.event.called + self.ack_wait(handed.event)
+        for e in sorted(handed.extended, key=lambda e: e.called):
+            until = e.called + e.asked["by"]
+            is_sure = e.happened and e.answered <= at and e.answer[1] == 0 and e.answered < deadline
+            if not is_alone(e, handed):  # a whole delivery: never nearer, unless it is ended
+                if is_sure or e.asked["by"] == 0:
+                    deadline = max(deadline, until) if e.asked["by"] else min(deadline, until)
+            elif is_sure and not any(o is not e and overlap(o, e) for o in handed.extended):
+                deadline = until
+            else:
+                deadline = min(deadline, until)
+        return deadline
+
+    def deadline(self, handed: Handed, at: float) -> float:
+        """The same where order is kept, too: one before it whose deadline passes takes it back."""
+        before = [h for h in self.fellows(handed) if h.message.seq <= handed.message.seq]
+        return min(self.own_deadline(h, at) for h in before)
+
     def live_until(self, handed: Handed, at: float, *, inside: bool = False) -> float:
         """Until when the message, seen from `at`, is surely not to be given to others, its settling apart.
 
@@ -234,10 +274,7 @@ class Reading:
         held_until = 0.0 if inside else event.held_until
         if not event.happened or self.clock_jumps:
             return held_until
-        deadline = event.called + self.plan.ack_wait
-        for e in handed.extended:
-            if e.happened and e.answered <= at and e.answer[1] == 0 and e.answered < deadline:
-                deadline = max(deadline, e.called + e.asked["by"])
+        deadline = self.deadline(handed, at)
         if self.plan.leased:
             deadline = min(deadline, self.leased_until(event, at))
         return max(deadline, held_until) if event.transaction else deadline
@@ -277,14 +314,14 @@ class Reading:
             return bool(ack.answer[1] == 0)
         if ack.kind == "ack":  # the whole delivery, whatever was left of it
             others = [e for h in self.fellows(handed) for e in h.settled if e.kind in ("nack", "release")]
-            return bool(ack.answer[1] == 0) and not any(
-                e.called < ack.answered and (e.possible or e.seen_by > ack.called) for e in others
-            )
+            if ack.answer[1] or any(e.called < ack.answered and (e.possible or e.seen_by > ack.called) for e in others):
+                return False
+            # after the deadline only what nobody else had got
+            everything = ack.answer[0] >= len(self.by_delivery[handed.message.delivery])
+            return everything or ack.answered < self.live_until(handed, ack.called, inside=is_inside(ack, handed))
         if ack.kind == "receive":  # it does not say what was stale: judge only what cannot have been
-            inside = ack.transaction is not None and ack.transaction is handed.event.transaction
-            return ack.answered < self.live_until(handed, ack.called, inside=inside) and not self.given_back(
-                handed, ack
-            )
+            is_live = ack.answered < self.live_until(handed, ack.called, inside=is_inside(ack, handed))
+            return is_live and not self.given_back(handed, ack)
         return False
 
     @cached_property

@@ -68,7 +68,9 @@ def at_one(history: History, transaction: Transaction, event: Event) -> bool:
     for other in history.events:
         if other.transaction is transaction and other.kind in SETTLING and other.consumer == event.consumer:
             theirs = set(names(other))
-            if other.kind in GIVING_BACK:  # in order, what comes later in their keys goes with them
+            if (
+                other.kind in GIVING_BACK or other.asked.get("by") == 0
+            ):  # in order, what comes later in their keys goes with them
                 theirs |= {a.rpartition(".")[0] for a in theirs if a.count(".") == 2}
             if theirs & mine or {a.rpartition(".")[0] for a in theirs if a.count(".") == 2} & {
                 a for a in names(event) if a.count(".") == 1
@@ -211,6 +213,7 @@ def operating(reading: Reading) -> list[Span]:
 def disturbed(reading: Reading) -> list[Span]:
     """When a fault may have kept messages from everybody: until what it left in flight has expired."""
     wait = max(reading.plan.ack_wait, float(reading.plan.settings.get("lease_time", 0.0)))
+    wait = max([wait, *(reading.ack_wait(e) for e in reading.of("receive"))])
     lost = [(e.called, e.answered + wait) for e in reading.events if e.problem]
     return lost + [(f.start, f.end + wait) for f in reading.history.faults]
 

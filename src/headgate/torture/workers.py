@@ -9,6 +9,9 @@ from .presets import STREAM
 from .record import Message, Sent
 from .sessions import Session
 
+ACK_WAITS = (0.05, 0.4, 1.5)  # seconds, of single receives
+EXTENSIONS = (0.0, 0.02, 0.3, 0.3, 0.8, 1.2)  # also nearer, and now
+
 
 class Worker(Session):
     """Receives and settles, in every way there is."""
@@ -46,6 +49,9 @@ class Worker(Session):
             # as the part of a program that keeps messages alive while another part settles them. Alone in its
             # transaction: two who lock the same messages in opposite order would end in a deadlock of their own making
             self.in_transaction(lambda: self.extend(consumer, self.pool.recent(consumer)))
+        elif self.transaction is None and self.random.random() < 0.05:
+            # late, or beside the one who has them
+            self.in_transaction(lambda: self.ack_some(consumer, self.pool.recent(consumer)))
         else:
             self.receive(consumer)
 
@@ -84,16 +90,19 @@ class Worker(Session):
     def receive(self, consumer: str) -> None:
         n = self.random.choice(self.preset.sizes)
         acks = self.pick(consumer, whole=True) if self.random.random() < 0.4 else []
+        ack_wait = self.random.choice(ACK_WAITS) if self.random.random() < 0.15 else None
         misused = self.transaction is not None and self.random.random() < self.preset.misuse
         event = self.call(
             "receive",
-            "select ack_id, seq, key, data, attempt from headgate.receive(%s, %s, %s, %s, %s::text[], %s)",
-            [STREAM, consumer, n, self.name, acks or None, False if misused else None],
+            "select ack_id, seq, key, data, attempt from headgate.receive(%s, %s, %s, %s, %s::text[], %s, "
+            "make_interval(secs => %s::float8))",
+            [STREAM, consumer, n, self.name, acks or None, False if misused else None, ack_wait],
             lambda rows: [Message(*row) for row in rows],
             consumer=consumer,
             n=n,
             acks=acks,
             open=False if misused else None,
+            ack_wait=ack_wait,
         )
         if event.problem or not event.answer:
             return
@@ -156,11 +165,18 @@ class Worker(Session):
             delay=delay,
         )
 
+    def ack_some(self, consumer: str, choices: list[Message]) -> None:
+        if choices:
+            some = self.random.sample(choices, self.random.randint(1, min(3, len(choices))))
+            self.settle_by("ack", consumer, [m.ack_id for m in some])
+
     def extend(self, consumer: str, choices: list[Message]) -> None:
         if not choices:
             return
-        by = self.random.choice((0.3, 0.8, 1.2))
+        by = self.random.choice(EXTENSIONS)
         acks = [m.ack_id for m in self.random.sample(choices, self.random.randint(1, min(3, len(choices))))]
+        if self.transaction is None and self.random.random() < 0.2:
+            acks = [acks[0].rpartition(".")[0]]
         self.call(
             "extend",
             "select * from headgate.extend(%s, %s, %s::text[], make_interval(secs => %s))",

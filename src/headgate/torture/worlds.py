@@ -23,7 +23,8 @@ LONG = 30.0  # the delay of what is parked: nobody waits for it
 
 EVERYDAY = (
     "send", "send and receive", "receive", "receive one", "receive with acks", "ack", "ack a part", "nack", "nack all",
-    "release", "extend",
+    "release", "extend", "extend all", "extend one", "extend and ack", "extend and receive", "expire one",
+    "expire and ack",
 )  # fmt: skip
 OPERATING = ("maintain", "tick", "seek", "seek the end", "retry_now", "discard", "alter", "pause", "resume")
 
@@ -140,6 +141,12 @@ class Actor(Worker, Operator):
             acks=acks,
             by=by,
         )
+
+    def let_one_expire(self) -> None:
+        """The deadline of one message passes, and others are received."""
+        self.prolong(self.one, 0.001)
+        time.sleep(0.002)
+        self.take(10)
 
     def alter(self, **changes: Any) -> None:
         text, values = named(changes)
@@ -262,6 +269,12 @@ OPERATIONS: dict[str, Callable[[Actor], Any]] = {
     "nack all": lambda a: a.settle_by("nack", CONSUMER, a.ids, 0.0),
     "release": lambda a: a.settle_by("release", CONSUMER, a.ids[-1:]),
     "extend": lambda a: a.prolong(a.ids, 0.5),
+    "extend all": lambda a: a.prolong(a.whole, 0.5),
+    "extend one": lambda a: a.prolong(a.one, 0.5),
+    "extend and ack": lambda a: a.do("extend one", "ack"),
+    "extend and receive": lambda a: a.let_one_expire(),
+    "expire one": lambda a: a.prolong(a.one, 0.0),
+    "expire and ack": lambda a: a.do("expire one", "ack a part"),
     "maintain": lambda a: a.maintain(CONSUMER),
     "maintain on": lambda a: a.do("maintain", "maintain", "maintain"),
     "compact": lambda a: a.compact(CONSUMER),

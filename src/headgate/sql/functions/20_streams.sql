@@ -349,6 +349,8 @@ declare
               then format(' and (select headgate.sees_removals(%s))', s.id) else '' end],
     ['{left in flight}', '(cardinality(d.seqs) - (select count(*) from headgate.departed x '
                          'where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))'],
+    -- deliveries that are looked for by their deadline, as the index says it
+    ['{watched}', case when is_hash then 'd.is_watched' else 'd.lane >= 144115188075855872' end],
     ['{asks whether open}', case when is_hash then 'false' else 'true' end],
     ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
     ['{lane}', case s.lane_by

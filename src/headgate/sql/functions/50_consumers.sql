@@ -1,5 +1,15 @@
 -- Consumers: named readers of a stream with their own progress, and where they stand.
 
+-- check_ack_wait(ack_wait): HG010 unless messages can be a worker's for so long.
+create or replace function headgate.check_ack_wait(p_ack_wait interval) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_ack_wait <= interval '0' or p_ack_wait > interval '7 days' then
+    perform headgate.fail('HG010', format('ack_wait %s is not possible', p_ack_wait),
+      'choose more than 0 and at most 7 days');
+  end if;
+end $$;
+
 -- check_consumer(…): HG010 for settings that make no sense.
 create or replace function headgate.check_consumer(p_order text, p_ack_wait interval, p_max_deliver int, p_max_ack_pending int, p_backoff jsonb,
   p_max_concurrency int, p_release_interval interval, p_lease_time interval, p_max_waiting int default null)
@@ -8,9 +18,7 @@ begin
   if p_order not in ('none', 'key') then
     perform headgate.fail('HG010', format('order "%s" is not known', p_order), 'order is ''none'' or ''key''');
   end if;
-  if p_ack_wait <= interval '0' or p_ack_wait > interval '7 days' then
-    perform headgate.fail('HG010', format('ack_wait %s is not possible', p_ack_wait), 'choose more than 0 and at most 7 days');
-  end if;
+  perform headgate.check_ack_wait(p_ack_wait);
   if p_max_deliver < 1 then
     perform headgate.fail('HG010', format('max_deliver %s is not possible', p_max_deliver), 'choose at least 1, or null for no limit');
   end if;

@@ -7,12 +7,15 @@ do $$ begin
   end if;
 end $$;
 
--- receive(stream, consumer, batch_size, worker, acks) -> up to batch_size messages, each with the ack_id to settle it by.
+-- receive(stream, consumer, batch_size, worker, acks, open, ack_wait) -> up to batch_size messages, each with the ack_id to settle it by.
 -- First settles `acks` (ack_ids of messages or whole deliveries that the worker has just finished), then claims.
+-- What it hands out is the worker's for `ack_wait`, or the consumer's when that is null.
 -- Locks the cursors it claims (SKIP LOCKED) and, making a tick, the stream's row; writes delivery, cursor, parked, tick.
 -- Inside a transaction that is seen to have been open already it holds only the lanes that it took messages from; where lanes are named, also
 -- some that it looked into. (The first statement after BEGIN is not told from one alone, and holds what it looked into, too.)
-create or replace function headgate.receive(stream text, consumer text, batch_size int default 1, worker text default null, acks text[] default null, open boolean default null)
+create or replace function headgate.receive(
+  stream text, consumer text, batch_size int default 1, worker text default null, acks text[] default null,
+  open boolean default null, ack_wait interval default null)
 returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -21,8 +24,8 @@ begin
   select t.id into s from headgate.stream t where t.name = receive.stream;
   if not found then perform headgate.find_stream(receive.stream); end if;
   open := headgate.is_open() or open;
-  return query execute format('select * from headgate.receive_%s%s($1, $2, $3, $4, $5)',
-                              case when open then 'open_' else '' end, s) using consumer, batch_size, worker, acks, open;
+  return query execute format('select * from headgate.receive_%s%s($1, $2, $3, $4, $5, $6)',
+                              case when open then 'open_' else '' end, s) using consumer, batch_size, worker, acks, open, ack_wait;
 end $$;
 
 -- receive_opening() -> how the receive_<stream id> of every stream begins: finds the consumer, and makes a tick when one is needed.
@@ -31,6 +34,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
   t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; c headgate.consumer; busy boolean;
   newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; too_many boolean; dummy text;
+  has_watched boolean;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
   if not found then perform headgate.find_consumer(s.name, p_consumer) from headgate.stream s where s.id = {stream}; end if;
@@ -39,7 +43,8 @@ begin
   end if;
   -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
-  deadline := t0 + c.ack_wait;
+  deadline := t0 + coalesce(p_ack_wait, c.ack_wait);
+  if p_ack_wait is not null then perform headgate.check_ack_wait(p_ack_wait); end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then perform headgate.sees_small_tables(); end if;  -- (has_fixed_snapshot, for less)
   if open is null and {asks whether open} then open := headgate.is_open(); end if;
   -- point: a receive knows the consumer
@@ -47,8 +52,11 @@ begin
   -- in its span there is no hurry.
   select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
          t.paced_to between t0 + interval '7 milliseconds' and t0 + interval '1 second',
-         exists (select from headgate.cursor k where k.consumer = c.id and {busy})
-    into tick_id, tick_at, tick_hi, tick_settled, too_many, busy
+         exists (select from headgate.cursor k where k.consumer = c.id and {busy}),
+         -- (asked here, because a statement of its own costs more than the question)
+         (select d.id from headgate.delivery d
+           where d.consumer = c.id and {watched} and d.deadline <= t0 order by d.deadline limit 1) is not null
+    into tick_id, tick_at, tick_hi, tick_settled, too_many, busy, has_watched
     from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
   if not busy and too_many and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi then
     perform pg_sleep(0.001);  -- another tick may be made then: what was sent since the last one is not to be missed
@@ -70,10 +78,10 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select $source$delete from headgate.delivery d
        using (select split_part(a, '.', 1)::bigint as lane, split_part(a, '.', 2)::bigint as id from unnest(acks) a offset 0) a
        where (d.consumer, d.lane, d.id) >= (c.id, a.lane, a.id) and (d.consumer, d.lane, d.id) <= (c.id, a.lane, a.id)
-         and d.xmax = '0'::xid$source$
+         and d.xmax = '0'::xid and d.is_split is null$source$
 $$;
 
--- receive_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open), and with `open` of
+-- receive_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open, ack_wait), and with `open` of
 -- receive_open_<stream id>, which lets go of the lanes that gave it nothing: there each lane is a subtransaction. A caller that knows
 -- whether it is inside a longer transaction says so in `open`. Claims lane after lane, the
 -- one that waited longest first, until the batch is full: what is parked and due, then the log. (Streams whose lanes are
@@ -85,7 +93,7 @@ $$;
 create or replace function headgate.receive_template(p_open boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select replace(replace(replace(replace(replace($source$
-create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
+create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null, p_ack_wait interval default null) returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
@@ -98,7 +106,8 @@ declare
     if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
       if cardinality(acks) = 1 then
         delete from headgate.delivery d
-         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::bigint and d.id = split_part(acks[1], '.', 2)::bigint and d.xmax = '0'::xid;
+         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::bigint and d.id = split_part(acks[1], '.', 2)::bigint
+           and d.xmax = '0'::xid and d.is_split is null;
       else
         {delete whole deliveries};
       end if;
@@ -111,6 +120,9 @@ declare
   end if;
   -- point: a receive has settled its acks
   if c.paused then return; end if;
+  if has_watched and (not busy or open is not true) then  -- in an open transaction, only what it may then hand out
+    perform headgate.expire(c, t0);
+  end if;
   if c.max_ack_pending is not null then
     want := least(n, headgate.room_in_flight(c, t0));
     if want <= 0 then return; end if;

@@ -330,13 +330,15 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select k.* from headgate.discovered_lanes(p_consumer) k union all select k.* from headgate.noted_lanes(p_consumer) k
 $$;
 
--- expire(consumer, now) -> how many deliveries past their deadline were taken apart (at most 100 a call), where lanes are named.
+-- expire(consumer, now) -> how many deliveries past their deadline were taken apart (at most 100 a call): where lanes are named,
+-- and everywhere those whose deadline was moved nearer, of which a lane's sweep_at does not know.
 -- Locks deliveries (SKIP LOCKED); writes delivery, parked, wake.
 create or replace function headgate.expire(c headgate.consumer, p_now timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare d headgate.delivery; n int := 0;
 begin
-  for d in select * from headgate.delivery x where x.consumer = c.id and x.lane >= 144115188075855872 and x.deadline <= p_now
+  for d in select * from headgate.delivery x
+            where x.consumer = c.id and (x.lane >= 144115188075855872 or x.is_watched) and x.deadline <= p_now
             order by x.deadline limit 100 for update skip locked loop
     perform headgate.end_delivery(c, d);
     n := n + 1;

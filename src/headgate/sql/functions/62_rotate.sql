@@ -1,13 +1,13 @@
 -- Receiving where lanes are named: the lanes that are due give a share of the batch each, and go to the end of the rotation.
 -- What holds is at the head of 61_lanes.sql.
 
--- rotate_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open) where lanes are named, and with `open` of
+-- rotate_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open, ack_wait) where lanes are named, and with `open` of
 -- receive_open_<stream id>, which lets go of everything that it has looked into when that gave it nothing. The usual lanes
 -- (nothing parked, no filter) are served all in one statement, the others one by one by serve_<stream id>.
 create or replace function headgate.rotate_template(p_open boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select replace(replace(replace($source$
-create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null) returns setof headgate.received
+create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null, p_ack_wait interval default null) returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' set plan_cache_mode = force_generic_plan
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
@@ -47,10 +47,7 @@ declare
   had := want;
   {begins}
   if not open or not busy then  -- in an open transaction, only what it may then hand out
-    -- (asked here, because a call of a function that pins its settings costs more than the question)
-    if (select d.id from headgate.delivery d where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null then
-      perform headgate.expire(c, t0);
-    end if;
+    if has_watched then perform headgate.expire(c, t0); end if;
     select exists (select from headgate.discovered x where x.consumer = c.id), exists (select from headgate.wake w where w.consumer = c.id)
       into has_discovered, has_notes;
     if has_discovered or has_notes then

@@ -1,6 +1,6 @@
--- Settling what was received: ack, nack, release, extend. These change only the caller's own deliveries and insert rows, so they
+-- Settling what was received: ack, nack, release. These change only the caller's own deliveries and insert rows, so they
 -- are safe inside any transaction. An ack_id is lane.delivery.seq for a message, lane.delivery for a whole delivery.
--- How messages leave their delivery is in 64_departing.sql, who may hold what in docs/concepts/locks.md.
+-- How messages leave their delivery is in 64_departing.sql, extend and what has a deadline of its own in 68_deadlines.sql, who may hold what in docs/concepts/locks.md.
 
 -- parse_acks(ack_ids) -> lane, delivery, seqs (null: all of them), given (how many ack_ids); HG008 when one is malformed.
 create or replace function headgate.parse_acks(p_acks text[])
@@ -45,7 +45,8 @@ begin
     if not is_fixed then
       delete from headgate.delivery x where x.ctid = (
         select y.ctid from headgate.delivery y
-         where y.consumer = c.id and y.lane = l and y.id = i and y.xmax = '0'::xid and (s is null or y.seqs = s) for update skip locked)
+         where y.consumer = c.id and y.lane = l and y.id = i and y.xmax = '0'::xid and y.is_split is null
+           and (s is null or y.seqs = s) for update skip locked)
         returning x.* into d;
     end if;
     -- point: a delivery is to be settled
@@ -64,7 +65,7 @@ begin
        using (select h.place, p.given, p.seqs is not null as is_named from headgate.parse_acks(p_acks) p cross join lateral (
                 select y.ctid as place from headgate.delivery y
                  where y.consumer = c.id and y.lane = p.lane and y.id = p.delivery and y.xmax = '0'::xid
-                   and (p.seqs is null or y.seqs = p.seqs) limit 1 for update skip locked) h offset 0) h
+                   and y.is_split is null and (p.seqs is null or y.seqs = p.seqs) limit 1 for update skip locked) h offset 0) h
        where x.ctid = h.place
        returning x.lane, x.id, x.keys, cardinality(x.seqs) as n, h.given, h.is_named
     loop
@@ -92,20 +93,30 @@ begin
   end loop;
 end $$;
 
--- settle_part(consumer, lane, delivery, seqs, given, until) -> the same for some messages of one delivery (null: all), of which `given` ack_ids speak.
+-- settle_part(consumer, lane, delivery, seqs, given, until) -> the same for some messages of one delivery (null: all), of which `given` ack_ids
+-- speak: those that are in flight in the batch, those that have a deadline of their own, and those whose deadline has passed
+-- and that nobody else has got.
 create or replace function headgate.settle_part(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_given int, p_until timestamptz, out acked int, out stale int)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   d headgate.delivery := headgate.take_out(c, p_lane, p_delivery, p_seqs, p_until);
+  late bigint[] := '{}';
 begin
-  acked := coalesce(cardinality(d.seqs), 0);
-  stale := case when d.seqs = p_seqs then 0 else headgate.stale_of(p_seqs, p_given, d.seqs) end;
+  if p_seqs is null or cardinality(d.seqs) is distinct from cardinality(p_seqs) then
+    d := headgate.with_own(c, d, p_lane, p_delivery, p_seqs, p_until);
+    late := headgate.settle_late(c, p_delivery, p_seqs);
+  end if;
+  acked := coalesce(cardinality(d.seqs), 0) + cardinality(late);
+  stale := case when d.seqs = p_seqs then 0
+                else headgate.stale_of(p_seqs, p_given, case when acked > 0 then coalesce(d.seqs, '{}') || late else d.seqs end) end;
   if acked = 0 then return; end if;
   if p_seqs is null then  -- those of the delivery that another open transaction is settling
     stale := stale + (
-      select count(*)::int from headgate.in_flight f where f.consumer = c.id and f.lane = p_lane and f.delivery = p_delivery);
+      select count(*)::int from headgate.in_flight f where f.consumer = c.id and f.lane = p_lane and f.delivery = p_delivery) + (
+      select count(*)::int from headgate.in_flight f where f.consumer = c.id and f.lane = p_lane and f.parent = p_delivery);
   end if;
+  if d.seqs is null or d.seqs = '{}' then return; end if;
   if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
   if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
 end $$;
@@ -138,7 +149,8 @@ begin
     select s.stale into n from headgate.settle(c, p_acks) s;
     exit when n = 0 or not exists (
       select from headgate.parse_acks(p_acks) a
-        join headgate.in_flight f on f.consumer = c.id and f.lane = a.lane and f.delivery = a.delivery and (a.seqs is null or f.seq = any(a.seqs)));
+        join headgate.in_flight f on f.consumer = c.id and f.lane = a.lane and (f.delivery = a.delivery or f.parent = a.delivery)
+         and (a.seqs is null or f.seq = any(a.seqs)));
     if clock_timestamp() > until then
       perform headgate.fail('55P03', 'messages that were to be acked are held by another open transaction', 'repeat the call with the same acks');
     end if;
@@ -165,8 +177,9 @@ language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $
       or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = p_lane and k.next_at = 'infinity')
 $$;
 
--- ack(stream, consumer, ack_ids) -> acked, stale. A stale ack_id changes nothing: its delivery has expired, the message is settled
--- already, or another open transaction is settling it.
+-- ack(stream, consumer, ack_ids) -> acked, stale. After the deadline an ack still counts while nobody else has got the message. A
+-- stale ack_id changes nothing: another worker has the message, or it is settled already or dead, or another open transaction
+-- is settling it.
 create or replace function headgate.ack(stream text, consumer text, ack_ids text[], out acked int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -191,7 +204,7 @@ begin
     perform headgate.fail('HG010', format('a delay of %s is not possible', delay), 'choose 0 or more');
   end if;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until, c.ordered);
+    d := headgate.take_out_all(c, a.lane, a.delivery, a.seqs, until, c.ordered);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
     continue when d.id is null or d.seqs = '{}';
     failed := case when a.seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(a.seqs)) end;
@@ -215,7 +228,7 @@ declare
 begin
   released := 0; stale := 0;
   for a in select * from headgate.parse_acks(ack_ids) loop
-    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, until, c.ordered);
+    d := headgate.take_out_all(c, a.lane, a.delivery, a.seqs, until, c.ordered);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
     continue when d.id is null or d.seqs = '{}';
     -- point: what is released is taken out
@@ -234,48 +247,3 @@ language sql set search_path = pg_catalog, pg_temp as $$
     select d.consumer, d.lane, u.s, u.k, coalesce(u.a, 1) - 1, clock_timestamp(), p_reason
       from unnest(d.seqs, d.attempts, d.keys) u (s, a, k)
 $$;
-
--- extend(stream, consumer, ack_ids, by) -> extended, stale. Moves the deadline of the deliveries to `by` from now, never
--- nearer (a lane is not looked at before its sweep_at). It does not count as an attempt. Waits at most half a second for another
--- transaction that extends or settles the same delivery. Locks the deliveries FOR NO KEY UPDATE (SKIP LOCKED); writes delivery.
-create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval, out extended int, out stale int)
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare
-  c headgate.consumer := headgate.find_consumer(stream, consumer);
-  a record;
-  d headgate.delivery;
-  until timestamptz := clock_timestamp() + interval '500 milliseconds';
-  n int;
-begin
-  extended := 0; stale := 0;
-  if by is null or by <= interval '0' or by > interval '7 days' then
-    perform headgate.fail('HG010', format('an extension by %s is not possible', coalesce(by::text, 'null')), 'choose more than 0 and at most 7 days');
-  end if;
-  for a in select * from headgate.parse_acks(ack_ids) loop
-    loop
-      select * into d from headgate.delivery x
-       where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery for no key update skip locked;
-      exit when found or clock_timestamp() > until
-        or not exists (select from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery);
-      perform pg_sleep(0.002);
-    end loop;
-    if d.id is null then
-      if headgate.has_fixed_snapshot()
-         and not exists (select from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery) then
-        perform headgate.expect_no_delivery(c.id, a.lane, a.delivery);
-      end if;
-      stale := stale + a.given;
-      continue;
-    end if;
-    -- point: a delivery to extend is held
-    d := headgate.in_flight_of(d);
-    n := case when a.seqs is null then case when d.seqs <> '{}' then a.given else 0 end
-              else (select count(*) from (select unnest(a.seqs) intersect select unnest(d.seqs)) s) end;
-    if n > 0 then
-      update headgate.delivery x set deadline = greatest(x.deadline, clock_timestamp() + by)
-       where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;
-    end if;
-    extended := extended + n;
-    stale := stale + a.given - n;
-  end loop;
-end $$;

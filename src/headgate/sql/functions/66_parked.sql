@@ -19,11 +19,12 @@ begin
     end if;
   end if;
   -- point: what failed is to be parked
-  insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error)
+  insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error, delivery)
     select c.id, d.lane, u.s, u.k, coalesce(u.a, 1),
            case when p_reason = 'nacked' then clock_timestamp() + coalesce(p_delay, headgate.backoff_delay(c.backoff, coalesce(u.a, 1)))
                 else d.deadline end,  -- expired: due at once, also for the claim that found it
-           p_reason, p_error
+           p_reason, p_error,
+           case when p_reason = 'expired' then coalesce(d.parent, d.id) end  -- by which it may still be acked
       from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(p_seqs) x (s) using (s)
      where not exists (select from unnest(dead) y (s) where y.s = u.s);
   if d.lane >= 144115188075855872 then insert into headgate.wake (consumer, lane) values (c.id, d.lane); end if;
@@ -44,16 +45,23 @@ begin
 end $$;
 
 -- end_delivery(consumer, delivery): parks what is left of a delivery past its deadline, which the caller holds FOR UPDATE.
--- Writes delivery, departed, parked, wake, the dead-letter stream.
+-- In ordered consumers later messages of the same keys that came in the same batch, and have deadlines of their own, go
+-- back with them. Writes delivery, departed, parked, wake, the dead-letter stream.
 create or replace function headgate.end_delivery(c headgate.consumer, d headgate.delivery) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
+  if d.parent is not null or d.is_split then  -- (it may have gone back with another one of its batch in this very sweep)
+    perform from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
+    if not found then return; end if;
+  end if;
   d := headgate.in_flight_of(d);
   -- what has departed out of sight of a fixed snapshot raises a serialization failure here
   if headgate.has_fixed_snapshot() then perform headgate.insert_departed(d, d.seqs); end if;
   -- point: an expired delivery is held
   perform headgate.remove_delivery(d);
-  if d.seqs <> '{}' then perform headgate.park_failed(c, d, d.seqs, null, 'expired', null); end if;
+  if d.seqs = '{}' then return; end if;
+  perform headgate.park_failed(c, d, d.seqs, null, 'expired', null);
+  if c.ordered and (d.parent is not null or d.is_split) then perform headgate.hand_back_later(c, d); end if;
 end $$;
 
 -- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming. Writes delivery, parked, cursor.

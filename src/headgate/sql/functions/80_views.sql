@@ -58,8 +58,8 @@ select s.name as stream, c.name as consumer, coalesce(k.name, h.name) as channel
   left join headgate.channel h on h.consumer = n.consumer and h.lane = n.lane;
 
 create view headgate.deliveries as
--- A batch in flight: its messages, deadline and worker.
-select s.name as stream, c.name as consumer, d.lane, d.id, f.seqs, case when d.attempts is not null then f.attempts end as attempts,
+-- A batch in flight: its messages, deadline and worker. A message of it with a deadline of its own has a row of its own.
+select s.name as stream, c.name as consumer, d.lane, coalesce(d.parent, d.id) as id, f.seqs, case when d.attempts is not null then f.attempts end as attempts,
        d.delivered_at, d.deadline, d.worker
   from headgate.delivery d join headgate.consumer c on c.id = d.consumer join headgate.stream s on s.id = c.stream
  cross join lateral (
