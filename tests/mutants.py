@@ -50,15 +50,10 @@ MUTANTS = (
         ("discards-keys", "discards-channels"),
     ),
     Mutant(
-        "unread messages are discarded without a lock",
-        "limit 1 for no key update skip locked) h);\nexception",
-        "limit 1) h);\nexception",
-        ("discards", "discards-keys"),
-    ),
-    Mutant(
         "what was given to a worker is discarded twice",
         "    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, p_until);",
-        "    select * into d from headgate.delivery x where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;\n"
+        "    select * into d from headgate.delivery x\n"
+        "     where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;\n"
         "    d.seqs := a.seqs;",
         ("discards",),
     ),

@@ -23,12 +23,13 @@ SEED = 2  # of the sample
 
 # Operations that pass all the points between them.
 SAMPLE = {
-    "hash": ("send", "send ids", "release", "extend", "retry_now", "discard", "alter"),
+    "hash": ("send", "send ids", "release", "extend", "retry_now", "discard all", "pass discarded", "alter"),
     "hash-ordered": ("set_lanes", "seek"),
     "layouts": ("receive with acks",),
     "blocked": ("receive with acks",),
     "channels-ordered": ("receive with acks",),
     "discovered": ("receive",),
+    "keys": ("discard all",),
     "dead": ("nack", "redrive"),
     "upsert": ("send", "receive with acks"),
     "expired-keys": ("receive with acks",),

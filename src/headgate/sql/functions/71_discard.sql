@@ -29,7 +29,7 @@ end $$;
 -- go_on, with the same other arguments, to go on. `held` messages were passed over: an open transaction has them in hand.
 -- A caller that knows whether it is inside a longer transaction says so in `open`: where it is not, more new lanes by key or
 -- channel are added in a call, which are held until its end.
--- HG016 at REPEATABLE READ and SERIALIZABLE. Locks as hold_in_place, cursors FOR NO KEY UPDATE (SKIP LOCKED), deliveries as
+-- HG016 at REPEATABLE READ and SERIALIZABLE. Locks as hold_in_place, kept_<stream id> ROW EXCLUSIVE, cursors FOR NO KEY UPDATE (SKIP LOCKED), deliveries as
 -- take_out, parked rows (SKIP LOCKED), each for at most half a second; writes discarded, cursor, delivery, departed, parked, wake, tick.
 create or replace function headgate.discard(
   stream text, consumer text, seqs bigint[] default null, filter text[] default null, channel text default null,
@@ -53,6 +53,7 @@ begin
   w := headgate.discard_begins(s, seqs, headgate.filter_pattern(filter), channel, older_than, go_on, is_alone);
   -- point: a discard has its tick
   perform headgate.hold_in_place(c, 'discarded');
+  perform headgate.lock_kept(c);  -- or what is just being moved there is found in neither place
   -- point: a discard holds the consumer
   if is_alone and s.lane_by <> 'hash' then perform headgate.gather_all(c); end if;
   discarded := 0;
