@@ -606,6 +606,22 @@ class TestConcurrently:
         other.rollback()
         assert discard(db, S, C, sent) == (10, 0, None)
 
+    @pytest.mark.parametrize("lane_by", ["key", "channel"])
+    def test_lanes_that_there_are_only_notes_of(self, db: Db, other: Db, lane_by: str) -> None:
+        """The gatherer has passed, and others hold the lanes: what is there is seen, and is not discarded."""
+        call(db, "create_stream", S, lane_by=lane_by)
+        call(db, "create_consumer", S, C)
+        fill(db, 5, lane_by)
+        assert len(drain(db, S, C)) == 5
+        sent = fill(db, 10, lane_by)
+        other.execute("select from headgate.cursor where lane >= 0 for no key update")
+        assert receive(db, S, C) == []
+        rows = db.execute("select seq from headgate.peek(%s, %s, 100, states => '{available}')", (S, C)).fetchall()
+        assert [row[0] for row in rows] == sent
+        assert discard(db, S, C, filter=["k.>"]) == (0, 10, None)
+        other.rollback()
+        assert discard(db, S, C, filter=["k.>"]) == (10, 0, None)
+
     def test_receives_go_on_beside_an_open_discard(self, db: Db, other: Db) -> None:
         for lane_by in ("hash", "channel"):
             stream = f"s-{lane_by}"

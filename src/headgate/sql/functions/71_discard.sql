@@ -87,7 +87,9 @@ begin
     more := format('%s/%s/%s/%s', w.low, w.high, (extract(epoch from w.sent_before) * 1000000)::bigint, w.as_of);
   end if;
 exception when lock_not_available or deadlock_detected then
-  perform headgate.fail('55P03', format('messages of consumer "%s" cannot be discarded now: an open transaction gives back the same ones', c.name),
+  perform headgate.fail('55P03',
+    format('messages of consumer "%s" cannot be discarded now: an open transaction moves it, compacts the stream, or gives '
+           'back the same ones', c.name),
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 

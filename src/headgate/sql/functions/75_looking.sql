@@ -276,6 +276,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp
 declare
   g headgate.cursor;       -- the gatherer, where lanes are named
   lanes int;               -- lanes that may have something
+  each bigint;             -- so much of a lane is looked at
   start bigint;            -- where the gatherer's part of the log begins
   more record;
   direction text := case when p_backward then 'desc' else 'asc' end;
@@ -287,7 +288,8 @@ begin
   seqs := '{}';
   looked := 0;
   if lanes <= 1024 then
-    looked := lanes * greatest(50, 20000 / greatest(lanes, 1));
+    each := greatest(50, 20000 / greatest(lanes, 1));
+    looked := lanes * each;
     execute format($q$
       select coalesce(array_agg(x.seq) filter (where x.is_hit), '{}'), %4$s(x.seq) filter (where x.is_edge)
         from (select k.* from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and (k.next_at is not null or $6)
@@ -304,13 +306,13 @@ begin
           where y.is_hit or y.nth = $5 limit $4) x $q$,
       p_stream, headgate.unread_sql('k'), direction, case when p_backward then 'max' else 'min' end,
       headgate.read_up_to_sql('k', p_stream::text))
-      into seqs, edge using c, p_low, p_high, n, looked / greatest(lanes, 1), g.lane is null;
+      into seqs, edge using c, p_low, p_high, n, each, g.lane is null;
     if g.lane is null then return; end if;
     start := headgate.read_up_to(p_stream, g);
   else  -- so many lanes are awake that the log itself is read, from where the first of them is
     select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1, headgate.read_up_to(p_stream, g), (
              select min(lower(t.late)) - 1 from headgate.tick t where t.stream = p_stream and t.late is not null), (
-             select min(d.pos) from headgate.discovered_lanes(c.id) d))
+             select least(min(d.pos), min(d.to_lo), min(lower(d.late)) - 1) from headgate.told_lanes(c.id) d))
       into start from headgate.cursor k where k.consumer = c.id and k.lane >= 0 and k.next_at is not null;
   end if;
   execute format($q$
