@@ -40,7 +40,11 @@ begin
   -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   deadline := t0 + c.ack_wait;
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then perform headgate.sees_small_tables(); end if;  -- (has_fixed_snapshot, for less)
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then  -- (has_fixed_snapshot, for less)
+    perform headgate.sees_small_tables();
+    -- SKIP LOCKED waits after all where the version that this snapshot sees is not the newest, and another holds that
+    dummy := set_config('lock_timeout', '200ms', true);
+  end if;
   if open is null and {asks whether open} then open := headgate.is_open(); end if;
   -- point: a receive knows the consumer
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
@@ -284,7 +288,10 @@ $source$,
          where k.consumer = c.id and k.lane = l.lane and k.pos >= k.to_hi and k.late is null and k.to_tick = tick_id) then
         tried := tried || l.lane;
         if of_lane = 0 then raise exception using errcode = 'HG0LG'; end if;$$ else '' end),
-  '{lane ends}', case when p_open then $$exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
+  '{lane ends}', case when p_open then $$exception
+      when sqlstate 'HG0LG' then null;
+      when lock_not_available then perform headgate.no_fixed_snapshot(); raise;
+    end;$$ else '' end)
 $template$;
 
 -- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the reading of a

@@ -216,7 +216,11 @@ $source$,
   '{begins}', case when p_open then 'begin' else '' end),
   '{ends}', case when p_open then
     -- (not always: notes that led nowhere are to be gone one day, also where everybody receives like this)
-    $$if want = had and random() < 0.8 then raise exception using errcode = 'HG0LG'; end if; exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
+    $$if want = had and random() < 0.8 then raise exception using errcode = 'HG0LG'; end if;
+  exception
+    when sqlstate 'HG0LG' then null;
+    when lock_not_available then perform headgate.no_fixed_snapshot(); raise;
+  end;$$ else '' end)
 $template$;
 
 -- serve_template() -> the source of serve_<stream id>(consumer, cursor, newest tick, n, room, gatherer's tick, worker, now, deadline) -> messages of one

@@ -305,9 +305,9 @@ begin
          where m.seq = any($2) and k.lane in (select unnest($3)) and %2$s
         on conflict (consumer, seq) do update set at = excluded.at, lane = excluded.lane
         returning lane),
-    flagged as (
+    flagged as (  -- also those that have it: a receive with a fixed snapshot, which does not see the new rows, is told by that
       update headgate.cursor k set discards = true from (select distinct g.lane from gone g) g
-       where k.consumer = $1 and k.lane = g.lane and not k.discards)
+       where k.consumer = $1 and k.lane = g.lane)
     select count(*) from gone $q$, s.id, headgate.unread_sql('k')) into gone using c.id, p_seqs, held;
   -- point: unread messages are discarded
   if no_room then
