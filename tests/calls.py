@@ -115,6 +115,38 @@ def nack(
     ).fetchone()
 
 
+class Discarded(NamedTuple):
+    discarded: int
+    held: int
+    more: str | None
+
+
+def discard(db: Db, stream: str, consumer: str, seqs: Sequence[int] | None = None, **named: object) -> Discarded:
+    """One call of headgate.discard."""
+    if seqs is not None:
+        named["seqs"] = list(seqs)
+    named.setdefault(
+        "open", False if db.info.transaction_status == psycopg.pq.TransactionStatus.IDLE and db.autocommit else None
+    )
+    names = "".join(f", {name} => %({name})s" for name in named)
+    cursor = db.cursor(row_factory=class_row(Discarded))
+    row = cursor.execute(
+        f"select * from headgate.discard(%(s)s, %(c)s{names})", {"s": stream, "c": consumer, **named}
+    ).fetchone()
+    assert row is not None
+    return row
+
+
+def discard_all(db: Db, stream: str, consumer: str, **named: object) -> int:
+    """Calls it until there is no more."""
+    total, go_on = 0, None
+    while True:
+        done = discard(db, stream, consumer, go_on=go_on, **named)
+        total += done.discarded
+        if (go_on := done.more) is None:
+            return total
+
+
 def extend(db: Db, stream: str, consumer: str, messages: Sequence[Received | str], by: str) -> tuple[int, int]:
     """-> extended, stale"""
     given = [m if isinstance(m, str) else m.ack_id for m in messages]

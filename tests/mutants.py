@@ -29,6 +29,40 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
+    # what is discarded
+    Mutant(
+        "discarded messages are not passed over",
+        "       and (not l.discards\n",
+        "       and (true\n",
+        ("discards", "discards-keys"),
+    ),
+    Mutant(
+        "a lane with discards is read like others",
+        "      special := not plain or l.late is not null or l.discards;",
+        "      special := not plain or l.late is not null;",
+        ("discards",),
+        (("k.late is not null or k.discards or coalesce(", "k.late is not null or coalesce("),),
+    ),
+    Mutant(
+        "a named lane with discards is read like others",
+        "or k.sift or k.late is not null or k.discards",
+        "or k.sift or k.late is not null",
+        ("discards-keys", "discards-channels"),
+    ),
+    Mutant(
+        "what was given to a worker is discarded twice",
+        "    d := headgate.take_out(c, a.lane, a.delivery, a.seqs, p_until);",
+        "    select * into d from headgate.delivery x\n"
+        "     where x.consumer = c.id and x.lane = a.lane and x.id = a.delivery;\n"
+        "    d.seqs := a.seqs;",
+        ("discards",),
+    ),
+    Mutant(
+        "discarded messages go to the next layout",
+        " and %s\n     order by m.lane, m.seq limit $2 $q$, p_stream, headgate.not_discarded_sql('($1)')) using k, n;",
+        " and %s\n     order by m.lane, m.seq limit $2 $q$, p_stream, 'true') using k, n;",
+        (),
+    ),
     # what is in flight
     Mutant(
         "what has departed is still in flight",

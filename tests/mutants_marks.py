@@ -38,8 +38,8 @@ MUTANTS = (
     ),
     Mutant(
         "nobody says what was removed between two marks",
-        "  select nullif(int8multirange(int8range(least(greatest(x.pos,",
-        "  select null::int8multirange * nullif(int8multirange(int8range(least(greatest(x.pos,",
+        "           nullif(y.seqs - headgate.log_ranges(s.id)",
+        "           nullif('{}'::int8multirange * y.seqs - headgate.log_ranges(s.id)",
         ("marks-aging", "marks-storage"),
     ),
     Mutant(
@@ -64,15 +64,22 @@ MUTANTS = (
     Mutant(
         "the floor passes what is parked",
         "                  (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));\nend $$;\n\n"
-        "-- stream_facts",
-        "                  null::bigint);\nend $$;\n\n-- stream_facts",
+        "-- consumer_facts",
+        "                  null::bigint);\nend $$;\n\n-- consumer_facts",
         ("looks", "looks-storage"),
+        (("                (select min(p.seq) from headgate.parked p where p.consumer = c.id));\n", "null);\n"),),
     ),
     Mutant(
         "the floor passes what late transactions write",
         "  return least(r, (select min(f) from unnest(newest.late_from) f),",
         "  return least(greatest(r, newest.lo),",
         ("looks", "looks-dead"),
+        (
+            (
+                "  floor := least(floor, (select min(f) from unnest(newest.late_from) f), held - 1);",
+                "  floor := least(greatest(floor, newest.lo), held - 1);",
+            ),
+        ),
     ),
     Mutant(
         "what has departed is counted as in flight",
@@ -83,11 +90,15 @@ MUTANTS = (
     ),
     Mutant(
         "what is unread counts the messages of one lane less",
-        "    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (\n"
-        "      select m.key from headgate.cursor k cross join lateral (\n",
-        "    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (\n"
-        "      select m.key from (select * from headgate.cursor where lane > 0) k cross join lateral (\n",
+        "      select m.key, %4$s as counts from headgate.cursor k cross join lateral (\n",
+        "      select m.key, %4$s as counts from (select * from headgate.cursor where lane > 0) k cross join lateral (\n",
         ("looks", "looks-dead"),
+        (
+            (
+                "    select sum(x.passed)::bigint, max(x.looked),",
+                "    select sum(x.passed) filter (where k.lane > 0)::bigint, max(x.looked),",
+            ),
+        ),
     ),
     Mutant(
         "what is lost is what was there",

@@ -28,7 +28,7 @@ ROUTES = {
     ("GET", "streams/{}/consumers/{}/channels"),
     ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
     ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
-    ("POST", "streams/{}/consumers/{}/dead/redrive"),
+    ("POST", "streams/{}/consumers/{}/dead/redrive"), ("POST", "streams/{}/consumers/{}/discard"),
     ("POST", "sources"), ("GET", "sources"), ("GET", "sources/{}"), ("PATCH", "sources/{}"), ("DELETE", "sources/{}"),
     ("GET", "streams/{}/consumers/{}/workers"),
     ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"), ("GET", "audit"),
@@ -97,6 +97,12 @@ CALLS: dict[str, tuple[str, str, object]] = {
     "dead list s c": ("GET", "/api/streams/s/consumers/c/dead?limit=100", None),
     "dead redrive s c 1 2": ("POST", "/api/streams/s/consumers/c/dead/redrive", {"seqs": [1, 2]}),
     "dead redrive s c --all": ("POST", "/api/streams/s/consumers/c/dead/redrive", {}),
+    "discard s c --seq 1 --seq 2": ("POST", "/api/streams/s/consumers/c/discard", {"seqs": [1, 2]}),
+    "discard s c --filter a.> --channel acme --older-than 1h": (
+        "POST", "/api/streams/s/consumers/c/discard",
+        {"filter": ["a.>"], "channel": "acme", "older_than_ms": 3600000},
+    ),
+    "discard s c --all": ("POST", "/api/streams/s/consumers/c/discard", {"all": True}),
     "dead purge s c 1 2": ("DELETE", "/api/streams/s/consumers/c/dead", {"seqs": [1, 2]}),
     "token add shop --scope produce --stream orders.> --lifetime 1h": (
         "POST", "/api/tokens",

@@ -174,6 +174,22 @@ class TestSettling:
         assert run("dead", "list", "orders", "billing").code == 3
         assert sorted(m.key or "" for m in take(billing, 2)) == sorted(["a.1", last["key"]])
 
+    def test_discard(self, run: CommandLine, orders: headgate.Stream, billing: headgate.Consumer) -> None:
+        orders.send_batch([(f"k.{i % 4}", str(i)) for i in range(20)])
+        assert run("discard", "orders", "billing").code == 2  # not all of them by accident
+        assert run("discard", "orders", "billing", "--seq", 1, "--all", "--yes").code == 2
+        assert run("discard", "orders", "billing", "--all").code == 2  # --yes is missing
+        one = run("discard", "orders", "billing", "--seq", 1, "--seq", 2, "--yes", "--json")
+        assert one.json == {"discarded": 2, "held": 0}
+        chosen = ("--filter", "k.0", "--filter", "k.1", "--older-than", "0s", "--yes")
+        assert run("discard", "orders", "billing", *chosen).out == "discarded 8\n"
+        assert run("discard", "orders", "billing", "--older-than", "1h", "--yes").code == 3
+        assert run("discard", "orders", "billing", "--channel", "k", "--yes").code == 1
+        assert run("discard", "orders", "billing", "--all", "--yes").out == "discarded 10\n"
+        assert billing.info().lag == 0
+        assert "discarded" in run("message", "show", "orders", 1).out
+        assert len(run("peek", "orders", "billing", "-n", 50, "--state", "discarded", "--json").lines) == 20
+
     def test_many_dead_letters_go_in_parts(
         self, run: CommandLine, orders: headgate.Stream, billing: headgate.Consumer
     ) -> None:

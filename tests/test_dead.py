@@ -10,6 +10,7 @@ from calls import (
     call,
     column,
     datas,
+    discard,
     facts,
     nack,
     pass_time,
@@ -262,7 +263,7 @@ class TestParked:
     def test_discard(self, db: Db) -> None:
         sent = send_batch(db, S, list("abc"))
         nack(db, S, "c", receive(db, S, "c"), "1 hour")
-        assert call(db, "discard", S, "c", [sent[1], 999]) == 1
+        assert discard(db, S, "c", [sent[1], 999]).discarded == 1
         call(db, "retry_now", S, "c")
         assert sorted(datas(receive(db, S, "c"))) == ["a", "c"]
 
@@ -271,7 +272,7 @@ class TestParked:
         send_batch(db, S, list("abc"))
         for consumer in ("c", "other"):
             nack(db, S, consumer, receive(db, S, consumer), "1 hour")
-        assert call(db, "discard", S, "c") == 3
+        assert discard(db, S, "c", everything=True).discarded == 3
         assert (facts(db, S, "c")["lag"], facts(db, S, "other")["lag"]) == (0, 3)
 
     def test_the_view_of_parked_messages(self, db: Db) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from calls import Db, ack, call, nack, receive, send, send_batch, tick, value
+from calls import Db, ack, call, discard, nack, receive, send, send_batch, tick, value
 from conftest import NewCluster
 from psycopg.rows import class_row
 
@@ -278,7 +278,7 @@ class TestStorage:
         found = self.held(db)
         assert "is parked" in found.finding
         assert "headgate.discard('orders', 'c', array[" in found.advice
-        call(db, "discard", S, "c")
+        discard(db, S, "c", everything=True)
         assert [f for f in examine(db) if f.subject == self.SUBJECT] == []
 
     def test_a_paused_consumer_holds_segments(self, db: Db) -> None:

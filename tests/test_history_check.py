@@ -158,6 +158,54 @@ def test_dead_discarded_and_aged_messages_are_not_lost(tale: Tale) -> None:
     assert tale.found(PLAIN) == ["lost"]  # here nobody asked for removing 3
 
 
+def test_only_what_had_committed_can_have_been_discarded(tale: Tale) -> None:
+    tale.event("o", "discard", 0, 1, seqs=None, keys=["k"])
+    tale.send(1, 1)
+    assert "lost" in tale.found()
+
+
+# discards
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(1, ["delivered after its discard"]), (0, ["delivered after its discard"]), ([1, 1, None], [])]
+)
+def test_delivered_after_its_discard(tale: Tale, answer: object, said: list[str]) -> None:
+    """Whatever it answered, unless somebody else had some of them in hand."""
+    tale.send(0, 1)
+    first = tale.receive(0.5, 1)
+    tale.event("o", "discard", 1, answer, seqs=[1])
+    tale.ack(3, tale.receive(2, 1))
+    assert tale.found() == said
+    assert first
+
+
+def test_a_seek_brings_back_what_was_discarded(tale: Tale) -> None:
+    tale.send(0, 1)
+    tale.event("o", "discard", 1, 1, seqs=[1])
+    tale.event("o", "seek", 1.5, target="beginning")
+    tale.ack(3, tale.receive(2, 1))
+    assert tale.found() == []
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, []), (2, ["discarded too many"]), (0, ["discarded too few"])])
+def test_discards_are_counted(tale: Tale, count: int, said: list[str]) -> None:
+    """Of three that are named, one was acked before, and one was discarded."""
+    tale.send(0, 1, 2, 3)
+    tale.ack(1, tale.receive(0.5, 1))
+    tale.event("o", "discard", 2, 1, seqs=[2])
+    tale.event("o", "discard", 3, count, seqs=[1, 2, 3])
+    assert [s for s in tale.found() if s != "lost"] == said
+
+
+def test_an_ack_of_what_was_discarded_is_stale(tale: Tale) -> None:
+    tale.send(0, 1)
+    mine = tale.receive(0.5, 1)
+    tale.event("o", "discard", 0.6, 1, seqs=[1])
+    tale.ack(0.7, mine, stale=1)
+    assert tale.found() == []
+
+
 @pytest.mark.parametrize(("removed_at", "missing"), [(1.5, []), (2.5, ["lost"]), (0.5, ["lost"])])
 def test_a_seek_does_not_bring_back_what_was_too_old(tale: Tale, removed_at: float, missing: list[str]) -> None:
     tale.send(0, 1)

@@ -11,7 +11,22 @@ from typing import Any
 
 import psycopg
 import pytest
-from calls import Db, ack, call, column, facts, nack, pass_time, receive, same_lane_keys, send, send_batch, tick, value
+from calls import (
+    Db,
+    ack,
+    call,
+    column,
+    discard,
+    facts,
+    nack,
+    pass_time,
+    receive,
+    same_lane_keys,
+    send,
+    send_batch,
+    tick,
+    value,
+)
 from databases import new_database
 from plans import Explained, Statement
 
@@ -69,7 +84,7 @@ class TestAgainstTheStateOfEachMessage:
                 elif settle is nack:
                     nack(db, S, C, [m], chance.choice(["0", "1 hour"]), "why")
         elif what == "discard":
-            call(db, "discard", S, C, [m for m, _ in peek(db, states=["parked"])][:3])
+            discard(db, S, C, [m for m, _ in peek(db, states=chance.sample(list(STATES[:3]), 2))][:3])
         elif what == "redrive":
             call(db, "redrive", S, C)
         elif what == "seek":
@@ -235,7 +250,7 @@ class TestHowItEnded:
         tick(db, S)
         assert receive(db, S, C) == []
         assert state(db, other) == "parked"
-        assert call(db, "discard", S, C) == 1
+        assert discard(db, S, C, [other]).discarded == 1
         assert state(db, other) == "discarded"
         assert peek(db, states=["discarded"]) == [(other, "discarded")]
         assert peek(db, states=["done"]) == [(failing, "done")]
@@ -244,11 +259,11 @@ class TestHowItEnded:
         assert column(db, "select seq from headgate.discarded") == []
 
     def test_nothing_of_it_is_left(self, db: Db, failing: int) -> None:
-        assert call(db, "discard", S, C) == 0
+        assert discard(db, S, C, [999]).discarded == 0
         other = send(db, S, "good", delay="1 hour")[0]
         tick(db, S)
         ack(db, S, C, receive(db, S, C))
-        assert call(db, "discard", S, C, [other]) == 1
+        assert discard(db, S, C, [other]).discarded == 1
         stream = value(db, "select id from headgate.stream where name = 's'")
         db.execute(f"update headgate.segment set state = 'dropped' where stream = {stream}")
         db.execute(f"truncate headgate.message_{stream}")

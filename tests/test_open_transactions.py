@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from calls import Db, Received, ack, call, facts, nack, pass_time, receive, send, send_batch, seqs, tick, value
+from calls import Db, Received, ack, call, discard, facts, nack, pass_time, receive, send, send_batch, seqs, tick, value
 from conftest import wait_until
 
 S, C = "s", "c"
@@ -267,7 +267,10 @@ class TestMovingAConsumer:
     ) -> None:
         mine = first_receive(other, 2)
         with at_once():
-            assert call(third, action, S, C) == 4  # and leaves its transaction open
+            if action == "discard":
+                assert discard(third, S, C, parked) == (4, 0, None)
+            else:
+                assert call(third, action, S, C) == 4  # and leaves its transaction open
         with at_once():
             others: set[str] = set()
             while batch := receive_now(db):

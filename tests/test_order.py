@@ -9,7 +9,22 @@ from collections import defaultdict
 
 import psycopg
 import pytest
-from calls import Db, Received, ack, call, column, datas, facts, ids, nack, pass_time, receive, send, send_batch
+from calls import (
+    Db,
+    Received,
+    ack,
+    call,
+    column,
+    datas,
+    discard,
+    facts,
+    ids,
+    nack,
+    pass_time,
+    receive,
+    send,
+    send_batch,
+)
 
 S = "orders"
 
@@ -193,7 +208,7 @@ class TestFailure:
         nack(db, S, "c", list(take(db, 1).values()), "1 hour")
         assert list(take(db)) == ["b1"]
         [seq] = column(db, "select seq from headgate.parked_messages where reason = 'nacked'")
-        assert call(db, "discard", S, "c", [seq]) == 1
+        assert discard(db, S, "c", [seq]).discarded == 1
         assert list(take(db)) == ["a2"]
 
     def test_retry_now_of_a_follower_does_not_overtake(self, db: Db) -> None:

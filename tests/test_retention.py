@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from calls import Db, ack, call, column, datas, drain, facts, nack, pass_time, receive, send, send_batch, tick, value
+from calls import (
+    Db,
+    ack,
+    call,
+    column,
+    datas,
+    discard,
+    drain,
+    facts,
+    nack,
+    pass_time,
+    receive,
+    send,
+    send_batch,
+    tick,
+    value,
+)
 from conftest import wait_until
 from storage import create, end_segment, exists, lost, maintain, segment
 
@@ -40,7 +56,7 @@ class TestUntilAcked:
         nack(db, "s", "d", [m for m in messages if m.data == "2"], delay="1 hour")
         maintain(db)
         assert segment(db, first["id"])["kept_by"] == "consumer d has 1 of its messages parked"
-        call(db, "discard", "s", "d")
+        discard(db, "s", "d", everything=True)
         assert segment(db, first["id"])["kept_by"] == "the next maintenance removes it"
         assert maintain(db)["remove segments"] == 1
         assert column(db, "select data from headgate.log_s") == []

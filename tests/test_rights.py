@@ -48,7 +48,7 @@ CALLS = {
     "select headgate.redrive('orders', 'c')": OWNER,
     "select headgate.purge_dead('orders', 'c')": OWNER,
     "select headgate.retry_now('orders', 'c')": OWNER,
-    "select headgate.discard('orders', 'c')": OWNER,
+    "select headgate.discard('orders', 'c', everything => true)": OWNER,
     "select headgate.compact('orders')": OWNER,
     "select * from headgate.maintain()": OWNER,
     "select headgate.create_token('hg_1', 'me', sha256('x'), array['admin'])": OWNER,

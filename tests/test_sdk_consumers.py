@@ -123,7 +123,7 @@ def test_parked_messages_are_discarded(stream: headgate.Stream, consumer: headga
     stream.send_batch(["a", "b"])
     for message in take(consumer, 2):
         message.nack(delay=60)
-    assert consumer.discard([1]) == 1
+    assert consumer.discard([1]) == headgate.Discarded(1, 0)
     assert consumer.retry_now([1, 2]) == 1
     assert [m.data for m in take(consumer, 1)] == ["b"]
 
@@ -211,3 +211,38 @@ def test_made_again_under_a_live_consumer(
 def test_maintain(hg: headgate.Headgate, stream: headgate.Stream) -> None:
     stream.send("a", id="1")
     assert all(isinstance(task, str) and isinstance(subject, str) for task, subject, _ in hg.maintain())
+
+
+def test_messages_are_discarded_wherever_they_are(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    for i in range(6):
+        stream.send(str(i), key=f"k.{i % 3}")
+    first = consumer.receive(2)
+    first[0].nack(delay=3600)
+    assert consumer.discard(filter="k.1", older_than=3600) == headgate.Discarded(0, 0)
+    assert consumer.discard(filter=["k.0", "k.1"], older_than=timedelta(0)) == headgate.Discarded(4, 0)
+    assert consumer.discard(everything=True) == headgate.Discarded(2, 0)
+    assert consumer.info().lag == 0
+    assert consumer.receive(10) == []
+    assert {m.state for m in consumer.peek(10)} == {"discarded"}
+
+
+def test_a_discard_says_what(consumer: headgate.Consumer) -> None:
+    with pytest.raises(headgate.InvalidArgument, match="it is not said what to discard"):
+        consumer.discard()
+    with pytest.raises(headgate.InvalidArgument):
+        consumer.discard(seqs=["1"])  # type: ignore[list-item]
+
+
+def test_discards_go_in_steps(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+    for _ in range(3):
+        stream.send_batch([str(i) for i in range(5000)])
+    step = consumer.discard_some(everything=True)
+    assert 0 < step.discarded <= 10_000
+    assert step.more is not None
+    stream.send("later")
+    rest = consumer.discard_some(everything=True, go_on=step.more)
+    assert (step.discarded + rest.discarded, rest.more) == (15_000, None)
+    assert [m.data for m in consumer.receive(10)] == ["later"]
+    for _ in range(3):
+        stream.send_batch([str(i) for i in range(5000)])
+    assert consumer.discard(everything=True) == headgate.Discarded(15_001, 0)

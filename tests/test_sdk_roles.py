@@ -93,7 +93,7 @@ OWN: dict[str, Call] = {
     "redrive": lambda hg: hg.stream("s").consumer("c").redrive(),
     "purge_dead": lambda hg: hg.stream("s").consumer("c").purge_dead(),
     "retry_now": lambda hg: hg.stream("s").consumer("c").retry_now(),
-    "discard": lambda hg: hg.stream("s").consumer("c").discard(),
+    "discard": lambda hg: hg.stream("s").consumer("c").discard(everything=True),
     "push": lambda hg: hg.stream("s").consumer("c").alter(push={"url": "http://x.example", "secret": new_secret()}),
     "create source": lambda hg: hg.sources.create("in", "s", scheme="none"),
     "alter source": lambda hg: hg.sources.alter("in", settings={"key": "k"}),

@@ -269,6 +269,25 @@ class TestConsumers:
         assert data(http.get(f"{path}/receive", params={"wait_ms": 50})) == []
         assert error(http.post(f"{path}/seek", json={"to": "nowhere"}), 422) == "invalid_position"
 
+    def test_discards(self, http: httpx.Client, stream: str) -> None:
+        path = f"{stream}/consumers/c"
+        seqs = send(http, stream, *({"n": n} for n in range(8)))
+        [got, *_] = eventually(f"{path}/receive", http, 1)
+        assert error(http.post(f"{path}/discard", json={}), 422) == "invalid_argument"
+        assert error(http.post(f"{path}/discard", json={"all": True, "seqs": seqs}), 422) == "invalid_argument"
+        assert error(http.post(f"{path}/discard", json={"seqs": []}), 422)
+        assert error(http.post(f"{path}/discard", json={"older_than_ms": -1}), 422)
+        assert error(http.post(f"{path}/discard", json={"all": True, "go_on": "there"}), 422) == "invalid_argument"
+        assert error(http.post(f"{path}/discard", json={"channel": "a"}), 422) == "invalid_argument"
+        done = http.post(f"{path}/discard", json={"seqs": [got["message"]["seq"]]})
+        assert data(done) == {"discarded": 1, "held": 0, "more": None}
+        assert data(http.post(f"{path}/ack", json={"ack_ids": [got["ack_id"]]})) == {"acked": 0, "stale": 1}
+        assert data(http.post(f"{path}/discard", json={"older_than_ms": 3_600_000}))["discarded"] == 0
+        assert data(http.post(f"{path}/discard", json={"all": True}))["discarded"] == 7
+        assert data(http.get(f"{path}/receive", params={"wait_ms": 50})) == []
+        states = data(http.get(f"{stream}/messages/{seqs[0]}"))["consumers"]
+        assert [s["state"] for s in states if s["consumer"] == "c"] == ["discarded"]
+
     def test_dead_letters(self, http: httpx.Client, stream: str) -> None:
         path = f"{stream}/consumers/c"
         send(http, stream, {"n": 1}, {"n": 2}, {"n": 3})

@@ -65,7 +65,10 @@ DEAD_LETTERS = "select * from headgate.dead_letters(%s, %s, %s, %s)"
 REDRIVE = "select headgate.redrive(%s, %s, %s::text[]::bigint[], %s::text[], %s)"
 PURGE_DEAD = "select headgate.purge_dead(%s, %s, %s::text[]::bigint[], %s::text[], %s)"
 RETRY_NOW = "select headgate.retry_now(%s, %s, %s::text[]::bigint[])"
-DISCARD = "select headgate.discard(%s, %s, %s::text[]::bigint[])"
+DISCARD = """
+select discarded, held, more
+  from headgate.discard(%s, %s, %s::text[]::bigint[], %s::text[], %s, %s, %s, %s, open => false)
+"""
 
 PEEK = "select * from headgate.peek(%s, %s, %s, %s, %s::text[], %s, %s)"
 MESSAGES = "select * from headgate.messages(%s, %s, %s, %s::text[], %s, %s)"

@@ -37,6 +37,18 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class Discarded:
+    """How many messages were discarded, and how many were passed over: an open transaction has them `held`.
+
+    `more` is None when that was all. After one step of `discard_some` it may say where to go on.
+    """
+
+    discarded: int
+    held: int
+    more: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInfo:
     """A stream and what is in it. `messages` is counted when `exact`, otherwise estimated."""
 

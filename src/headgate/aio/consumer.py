@@ -17,7 +17,19 @@ from .. import statements, tracing
 from ..connections import Array, Row
 from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
-from ..types import Backoff, Channels, ChannelSort, ConsumerInfo, DeadLetter, Order, Peek, Push, Settled, State
+from ..types import (
+    Backoff,
+    Channels,
+    ChannelSort,
+    ConsumerInfo,
+    DeadLetter,
+    Discarded,
+    Order,
+    Peek,
+    Push,
+    Settled,
+    State,
+)
 from ..worker_options import WorkerOptions
 from .message import AsyncMessage
 
@@ -357,9 +369,52 @@ class AsyncConsumer:
         """Makes parked messages due at once: these, or all. Returns how many."""
         return await self._count(statements.RETRY_NOW, as_seqs(seqs))
 
-    async def discard(self, seqs: Sequence[int] | None = None) -> int:
-        """Gives up parked messages for good: these, or all. Those that waited behind them go on. Returns how many."""
-        return await self._count(statements.DISCARD, as_seqs(seqs))
+    async def discard(
+        self,
+        seqs: Sequence[int] | None = None,
+        *,
+        filter: str | list[str] | None = None,
+        channel: str | None = None,
+        older_than: float | timedelta | None = None,
+        everything: bool = False,
+    ) -> Discarded:
+        """Gives up messages for good that are unread, delayed, parked or in flight and fit all of what is given.
+
+        These seqs, keys that pass the filter, that channel (or key, by the stream's lanes), sent longer ago than that;
+        at least one of them, or `everything`. Acks of what was in flight are stale then; what waited behind goes on.
+        What commits after the call is not discarded. It goes in steps, each a transaction: see `discard_some`.
+        """
+        discarded, held, go_on = 0, 0, None
+        while True:
+            step = await self.discard_some(
+                seqs, filter=filter, channel=channel, older_than=older_than, everything=everything, go_on=go_on
+            )
+            discarded, held, go_on = discarded + step.discarded, held + step.held, step.more
+            if go_on is None:
+                return Discarded(discarded, held)
+
+    async def discard_some(
+        self,
+        seqs: Sequence[int] | None = None,
+        *,
+        filter: str | list[str] | None = None,
+        channel: str | None = None,
+        older_than: float | timedelta | None = None,
+        everything: bool = False,
+        go_on: str | None = None,
+    ) -> Discarded:
+        """One step of `discard`: up to 10,000 messages. When `more` is not None, pass it as `go_on` to go on."""
+        params = (
+            self.stream,
+            self.name,
+            as_seqs(seqs),
+            as_filter(filter),
+            checked_text(channel, "channel"),
+            interval(older_than),
+            everything,
+            checked_text(go_on, "go_on"),
+        )
+        return Discarded(*(await self.hg.run(statements.DISCARD, params))[0])
 
     async def _count(self, query: str, *params: Any) -> int:
         return int((await self.hg.run(query, (self.stream, self.name, *params)))[0][0])

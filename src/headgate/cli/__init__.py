@@ -10,6 +10,7 @@ from . import (  # each adds its commands
     consumers,
     contexts,
     dead,
+    discarding,
     messages,
     operating,
     pipelines,
@@ -24,6 +25,6 @@ from .app import app, main
 from .operating import BENCHMARKS
 
 __all__ = [
-    "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "main", "messages", "operating", "pipelines",
-    "receiving", "sending", "settling", "sources", "streams", "tokens",
+    "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "discarding", "main", "messages", "operating",
+    "pipelines", "receiving", "sending", "settling", "sources", "streams", "tokens",
 ]  # fmt: skip

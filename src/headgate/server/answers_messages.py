@@ -118,6 +118,14 @@ class Extended(Struct):
     stale: int
 
 
+class DiscardedSome(Struct):
+    """How many messages were discarded, how many an open transaction holds, and where to go on (null: that was all)."""
+
+    discarded: int
+    held: int
+    more: str | None
+
+
 class Dead(Struct):
     """A message that failed too often."""
 

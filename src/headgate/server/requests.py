@@ -241,6 +241,20 @@ class ChosenDead(Body):
     limit: Count | None = None
 
 
+class ToDiscard(Body):
+    """Which messages to give up: those that fit all of what is given, or all.
+
+    `go_on`, with the same other fields, is what the step before answered as `more`.
+    """
+
+    seqs: Annotated[list[Seq], Meta(min_length=1, max_length=10_000)] | None = None
+    filter: Filter | Text | None = None
+    channel: Text | None = None
+    older_than_ms: Annotated[int, Meta(ge=0, le=1_000_000_000_000)] | None = None
+    all: bool = False
+    go_on: Text | None = None
+
+
 class NewToken(Body):
     """A token to make. Without `streams` it is for all of them; their patterns are written like key filters."""
 

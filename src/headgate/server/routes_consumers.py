@@ -10,10 +10,20 @@ from msgspec import UNSET
 from ..types import Push, State
 from .addresses import Refused
 from .answers import Channel, Consumer, Nothing
-from .answers_messages import Peeked
+from .answers_messages import DiscardedSome, Peeked
 from .call import Call
 from .errors import Problem
-from .requests import ChannelQuery, ConsumerChange, Limits, NewConsumer, PeekQuery, PushChange, PushSettings, ToSeek
+from .requests import (
+    ChannelQuery,
+    ConsumerChange,
+    Limits,
+    NewConsumer,
+    PeekQuery,
+    PushChange,
+    PushSettings,
+    ToDiscard,
+    ToSeek,
+)
 from .routes_streams import changes, seconds
 from .routing import Routes
 
@@ -121,6 +131,23 @@ async def seek_consumer(call: Call) -> Nothing:
     await (await call.service.consumer(call.stream, call.consumer)).seek(call.body.to)
     call.service.polling.stirred(call.stream, call.consumer)
     return Nothing()
+
+
+@routes.route("POST", CONSUMER + "/discard", scope="admin", body=ToDiscard, answer=DiscardedSome)
+async def discard_messages(call: Call) -> DiscardedSome:
+    """Gives up messages that are unread, delayed, parked or in flight, up to 10,000 a call. With `more`, go on."""
+    which: ToDiscard = call.body
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    done = await consumer.discard_some(
+        which.seqs,
+        filter=which.filter,
+        channel=which.channel,
+        older_than=seconds(which.older_than_ms),
+        everything=which.all,
+        go_on=which.go_on,
+    )
+    call.service.polling.stirred(call.stream, call.consumer, done.discarded)
+    return DiscardedSome(done.discarded, done.held, done.more)
 
 
 @routes.route("GET", CONSUMER + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .reading import Finding, Handed, Log, Reading, names
+from .reading import Finding, Handed, Log, Reading, chooses, names
 from .record import FIXED, Event
 
 
@@ -195,6 +195,9 @@ def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
         return False
     others = [e for h in reading.fellows(handed) for e in h.settled if e is not event and e.called < event.answered]
     if others or reading.moved(handed.event.called, event.answered) or reading.of("seek"):
+        return False
+    message = handed.message
+    if any(chooses(e, message.seq, message.key) and e.called < event.answered for e in reading.of("discard")):
         return False
     if any(e.called < event.answered and e.seen_by > event.called for e in handed.extended):
         return False  # who moves its deadline at this moment has it

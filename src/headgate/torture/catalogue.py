@@ -33,13 +33,15 @@ READ: dict[str, Any] = {"readers": 2, "workers": 3, "open": 0.3}
 # Processes of their own do all, or most, of the work.
 KILLING = {"kill": 1.0, "stop": 1.0}
 APART: dict[str, Any] = {"faults": KILLING, "senders": 0, "workers": 0, "operators": 0, "fault_every": 0.5}
+DISCARDING = MAINTENANCE | {"discard": 4.0}
+FEW_WORKERS: dict[str, Any] = {"workers": 3, "batch": 12, "lookers": 1, "long_nack": 0.3, "delays": 0.1}
 BOTH = (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8))
 MORTAL = (plan("free", ack_wait=0.4, max_deliver=2), plan("ordered", order="key", ack_wait=0.5, max_deliver=2))
 
 _ALL = [
-    Preset("plain", BOTH, {"lanes": 3}, MAINTENANCE, ids=0.2),
-    Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE),
-    Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE),
+    Preset("plain", BOTH, {"lanes": 3}, MAINTENANCE | {"discard": 0.5}, ids=0.2),
+    Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE | {"discard": 0.5}),
+    Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE | {"discard": 0.5}),
     # many lanes, so that some are free while others are held
     Preset("many-keys", BOTH, {"lane_by": "key"}, {}, keys=40, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
     Preset("many-channels", BOTH, {"lane_by": "channel"}, {}, keys=10, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
@@ -131,7 +133,7 @@ _ALL = [
         "leased-keys",
         (plan("ordered", order="key", ack_wait=0.6, leased=True, lease_time=1.0),),
         {"lane_by": "key", "lanes": 4},
-        MAINTENANCE,
+        MAINTENANCE | {"discard": 0.5},
     ),
     # replay and powers over what is parked
     Preset(
@@ -156,6 +158,19 @@ _ALL = [
         MAINTENANCE | {"redrive": 2.0, "purge_dead": 0.3},
         nack=0.3,
     ),
+    # discards of what waits, is in flight or parked; few workers, so that there is something to discard
+    Preset("discards", BOTH, {"lanes": 3}, DISCARDING, **FEW_WORKERS),
+    Preset("discards-keys", BOTH, {"lane_by": "key"}, DISCARDING, **FEW_WORKERS | {"keys": 30}),
+    Preset("discards-channels", MORTAL, {"lane_by": "channel"}, DISCARDING | {"redrive": 1.0}, **FEW_WORKERS),
+    Preset("discards-lanes", BOTH, {"lanes": 2}, DISCARDING | {"set_lanes": 1.0}, **FEW_WORKERS),
+    Preset("discards-dead", MORTAL, {"lanes": 2}, DISCARDING | {"redrive": 2.0, "seek": 0.7}, **FEW_WORKERS),
+    Preset(
+        "discards-storage",
+        BOTH,
+        {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
+        DISCARDING | {"maintain": 6.0, "compact": 3.0, "use_up": 0.5},
+        **STORED | FEW_WORKERS,
+    ),
     # changing the number of lanes under traffic
     Preset("lanes", BOTH, {"lanes": 2}, MAINTENANCE | {"set_lanes": 1.0, "seek": 0.3}, open=0.25),
     # storage: what everybody has acked is removed, a few parked messages are kept elsewhere
@@ -163,7 +178,7 @@ _ALL = [
         "storage",
         BOTH,
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3},
+        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3, "discard": 0.5},
         **STORED,
     ),
     Preset(
@@ -184,7 +199,7 @@ _ALL = [
         "compaction",
         (plan("free", ack_wait=0.6),),
         QUICK_SEGMENTS,
-        {"compact_late": 1.0, "replay_slowly": 1.0},
+        {"compact_late": 1.0, "replay_slowly": 1.0, "discard": 0.2},
         **QUICK,
     ),
     Preset(
@@ -208,7 +223,7 @@ _ALL = [
         "upsert",
         (plan("newest", ack_wait=0.5),),
         {"lanes": 2, "one_message_per_key": True},
-        MAINTENANCE,
+        MAINTENANCE | {"discard": 0.5},
         ids=0.6,
         keyless=0.0,
     ),

@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from .answers import acked_behind, acked_twice, false_stale, late_stale, wrong_count
+from .discarding import after_discard, discarded_too_few, discarded_too_many
 from .epochs import newest_stream
 from .filtering import against_filter
 from .floors import floor_moved_back, floor_too_high, miscounted, slow_looks, wrong_loss, wrong_state
 from .marks import misread
 from .pacing import over_cap, over_pace, too_early
 from .presets import Preset
-from .reading import ACKING, Finding, Handed, Log, Reading, Written, concerns, may_skip, written
+from .reading import ACKING, Finding, Handed, Log, Reading, Written, discards, may_skip, written
 from .record import Event, History
 from .upserts import older_version, wrong_append, wrong_value
 from .waiting import stalled, stopped
@@ -53,7 +54,7 @@ def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                 continue
             for again in reading.handed[seq]:
                 receive = again.event
-                if receive.called <= ack.seen_by or receive is ack or may_come_again(reading, seq, ack, receive):
+                if receive.called <= ack.seen_by or receive is ack or reading.may_come_again(seq, ack, receive):
                     continue
                 yield Finding(
                     "delivered after its ack",
@@ -65,14 +66,6 @@ def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                     (ack, receive),
                 )
                 break
-
-
-def may_come_again(reading: Reading, seq: int, ack: Event, receive: Event) -> bool:
-    if reading.moved(ack.called, receive.answered) or reading.moved_inside(receive, ack.called):
-        return True
-    return reading.maybe_dead(seq, receive.called) and any(
-        r.seen_by > ack.called and r.called < receive.answered for r in reading.of("redrive")
-    )
 
 
 def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
@@ -198,7 +191,7 @@ def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
         return True
     if any(e.unknown and e.kind in ACKING and e.seen_by > since for h in handed for e in h.settled):
         return True
-    if any(e.seen_by > since and concerns(e, seq) for e in reading.of("discard") if e.effective):
+    if any(e.seen_by > since and discards(e, message) for e in reading.of("discard") if e.effective):
         return True
     if reading.maybe_dead(seq, float("inf")) and any(e.effective for e in reading.of("purge_dead")):
         return True
@@ -326,9 +319,7 @@ def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event 
                     return True
     if reading.maybe_dead(earlier.seq, event.answered):
         return True
-    if any(
-        concerns(e, earlier.seq) and e.called < event.answered for e in reading.of("discard") if e.answer or e.unknown
-    ):
+    if any(discards(e, earlier) and e.called < event.answered for e in reading.of("discard") if e.answer or e.unknown):
         return True
     ending = reading.history.endings.get(reading.plan.name)
     asked = reading.preset.loses and ending is not None
@@ -386,4 +377,7 @@ CHECKS: tuple[Check, ...] = (
     miscounted,
     wrong_state,
     wrong_loss,
+    after_discard,
+    discarded_too_many,
+    discarded_too_few,
 )

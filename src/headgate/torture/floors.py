@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .lookers import Still
-from .reading import ACKING, Finding, Log, Reading, Written, concerns, may_skip
+from .reading import ACKING, Finding, Log, Reading, Written, discards, may_skip, surely_discards
 from .record import Event, History
 
 SLOWEST = 1.0
@@ -31,7 +31,7 @@ def may_be_done(reading: Reading, message: Written, event: Event) -> bool:
     settled = [e for h in reading.handed.get(seq, []) for e in h.settled if e.kind in ACKING]
     if any(e.called < at and e.seen_by > since for e in settled):
         return True
-    if reading.maybe_dead(seq, at) or any(concerns(e, seq) and e.called < at for e in reading.of("discard")):
+    if reading.maybe_dead(seq, at) or any(discards(e, message) and e.called < at for e in reading.of("discard")):
         return True
     return reading.preset.loses or any(reading.may_be_removed(message, s) for s in reading.seeks if s.seen_from < at)
 
@@ -119,6 +119,10 @@ def wrong_state(reading: Reading, log: Log) -> Iterator[Finding]:
             wrong = "it is not finished"
         elif state in ("available", "parked", "delivered") and surely_done(reading, seq, event.called):
             wrong = "it is acked"
+        elif state in ("available", "parked", "delivered") and is_discarded(reading, message, event.called):
+            wrong = "it is discarded"
+        elif state == "discarded" and not any(discards(e, message) for e in reading.of("discard") if e.effective):
+            wrong = "nobody discarded it"
         elif state == "delivered" and not may_have_been_received(reading, seq):
             wrong = "nobody received it"
         if wrong:
@@ -129,6 +133,12 @@ def wrong_state(reading: Reading, log: Log) -> Iterator[Finding]:
 
 def may_have_been_received(reading: Reading, seq: int) -> bool:
     return any(h.event.possible for h in reading.handed.get(seq, [])) or any(e.lost for e in reading.of("receive"))
+
+
+def is_discarded(reading: Reading, message: Written, before: float) -> bool:
+    """Whether it was surely discarded by then, if it was not finished before, and nothing brought it back."""
+    gone = [e for e in reading.of("discard") if e.happened and e.seen_by < before and surely_discards(e, message)]
+    return any(not reading.moved(e.called, float("inf")) for e in gone) and not reading.redrives
 
 
 def surely_done(reading: Reading, seq: int, before: float) -> bool:
@@ -147,7 +157,7 @@ def wrong_loss(reading: Reading, log: Log) -> Iterator[Finding]:
     if reading.seeks or reading.redrives:
         return  # what is given back may be lost again
     messages = [m for m in log.values() if m.is_committed and reading.plan.passes(m.sent.key)]
-    unfinished = [m.seq for m in messages if not any_settled(reading, m.seq)]
+    unfinished = [m.seq for m in messages if not any_settled(reading, m)]
     unsure = [m.seq for m in messages if not surely_done(reading, m.seq, float("inf"))]
     said = ending.lost
     if not len(unfinished) <= said <= len(unsure):
@@ -158,9 +168,10 @@ def wrong_loss(reading: Reading, log: Log) -> Iterator[Finding]:
         yield Finding("wrong loss", text, reading.history.drained_at, reading.plan.name, tuple(unfinished[:5]))
 
 
-def any_settled(reading: Reading, seq: int) -> bool:
+def any_settled(reading: Reading, message: Written) -> bool:
+    seq = message.seq
     if any(e.kind in ACKING and e.possible for h in reading.handed.get(seq, []) for e in h.settled):
         return True
     if reading.maybe_dead(seq, float("inf")):
         return True
-    return any(concerns(e, seq) and e.effective for e in reading.of("discard"))
+    return any(discards(e, message) and e.effective for e in reading.of("discard"))

@@ -190,8 +190,27 @@ class Operator(Session):
         self.of_consumer("retry_now", consumer, [seqs], seqs=seqs)
 
     def discard(self, consumer: str) -> None:
-        seqs = self.some_seqs()
-        self.of_consumer("discard", consumer, [seqs], seqs=seqs)
+        """Some that are known, or all of some keys, wherever they are."""
+        known = self.known()
+        seqs = sorted(self.random.sample(known, min(len(known), self.random.choice((1, 5, 20)))))
+        keys = self.known_keys()
+        if keys and self.random.random() < 0.4:
+            self.discard_these(consumer, None, self.random.sample(keys, min(len(keys), 2)))
+        else:
+            self.discard_these(consumer, seqs)
+
+    def discard_these(self, consumer: str, seqs: list[int] | None, keys: list[str] | None = None) -> None:
+        """The answer is a number when it was all, and a list when somebody else had some in hand, or there is more."""
+        open = None if self.transaction is not None or self.random.random() < 0.5 else False
+        self.call(
+            "discard",
+            "select discarded, held, more from headgate.discard(%s, %s, seqs => %s, filter => %s, open => %s)",
+            [STREAM, consumer, seqs, keys, open],
+            lambda rows: rows[0][0] if tuple(rows[0][1:]) == (0, None) else list(rows[0]),
+            consumer=consumer,
+            seqs=seqs,
+            keys=keys,
+        )
 
     def some_seqs(self) -> list[int] | None:
         """A few that are known; or none are named, which means all that are parked."""
@@ -271,6 +290,11 @@ class Operator(Session):
         """Seqs that have been sent, as far as the history has come."""
         sends = [e for e in self.history.events[-400:] if e.kind == "send" and e.answer]
         return [seq for e in sends for seq in e.answer] or [1]
+
+    def known_keys(self) -> list[str]:
+        """Keys that have been used, as far as the history has come."""
+        sends = [e for e in self.history.events[-400:] if e.kind == "send"]
+        return sorted({m.key for e in sends for m in e.asked["messages"] if m.key})
 
 
 class Maintainer(Operator):

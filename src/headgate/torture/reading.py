@@ -113,6 +113,22 @@ def concerns(event: Event, seq: int) -> bool:
     return event.asked.get("seqs") is None or seq in event.asked["seqs"]
 
 
+def chooses(event: Event, seq: int, key: str | None) -> bool:
+    """Whether a discard is about a message: it names it, or its key, or nothing at all."""
+    keys = event.asked.get("keys")
+    return concerns(event, seq) and (keys is None or key in keys)
+
+
+def discards(event: Event, message: Written) -> bool:
+    """Whether a discard may have found the message: it takes what had committed when it was called."""
+    return message.seen_from < event.answered and chooses(event, message.seq, message.sent.key)
+
+
+def surely_discards(event: Event, message: Written) -> bool:
+    """Whether the message was surely not unfinished any more when the discard was answered, if that counts."""
+    return isinstance(event.answer, int) and message.seen_by < event.called and discards(event, message)
+
+
 def may_skip(seek: Event, message: Written) -> bool:
     """Whether a seek leaves the message behind."""
     target = seek.asked["target"]
@@ -215,7 +231,7 @@ class Reading:
             return FOREVER  # nothing is removed
         done = [e.seen_from for h in self.handed.get(seq, []) for e in h.settled if e.possible and e.kind in ACKING]
         done += [s.seen_from for s in self.seeks if s is not seek and may_skip(s, message)]
-        done += [e.seen_from for e in self.of("discard") if e.effective and concerns(e, seq)]
+        done += [e.seen_from for e in self.of("discard") if e.effective and discards(e, message)]
         if self.maybe_dead(seq, seek.seen_by):
             done += [h.event.called for h in self.handed[seq]]
         if "retain_up_to" in settings:  # it may go without having been read, and a seek does not bring it back
@@ -225,6 +241,14 @@ class Reading:
     def moved(self, after: float, before: float) -> bool:
         """Whether a seek may have been between these."""
         return any(s.seen_by > after and s.seen_from < before for s in self.seeks)
+
+    def may_come_again(self, seq: int, over: Event, receive: Event) -> bool:
+        """Whether a seek or a redrive may have brought a message back that was over."""
+        if self.moved(over.called, receive.answered) or self.moved_inside(receive, over.called):
+            return True
+        return self.maybe_dead(seq, receive.called) and any(
+            r.seen_by > over.called and r.called < receive.answered for r in self.of("redrive")
+        )
 
     def moved_inside(self, event: Event, after: float) -> bool:
         """Whether the transaction of an event has moved the consumer itself."""

@@ -234,7 +234,7 @@ PHRASES: dict[str, Callable[[Event], str]] = {
     "extend": _settling("extends"),
     "maintain": _maintain,
     "seek": lambda e: f"seeks to {e.asked['target']}",
-    "discard": _with_answer(lambda e: f"discards {e.asked.get('seqs')}"),
+    "discard": _with_answer(lambda e: f"discards {e.asked.get('keys') or e.asked.get('seqs')}"),
     "redrive": _with_answer("redrives dead letters"),
     "purge_dead": _with_answer("purges dead letters"),
     "retry_now": _with_answer("retries what is parked"),

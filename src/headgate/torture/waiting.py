@@ -66,6 +66,8 @@ def at_one(history: History, transaction: Transaction, event: Event) -> bool:
     mine = set(names(event))
     mine |= {a.rpartition(".")[0] for a in mine if a.count(".") == 2} if event.kind in SETTLING else set()
     for other in history.events:
+        if other.transaction is transaction and other.kind == "discard" and other.consumer == event.consumer and mine:
+            return True  # it may have taken them out of the delivery
         if other.transaction is transaction and other.kind in SETTLING and other.consumer == event.consumer:
             theirs = set(names(other))
             if (

@@ -26,7 +26,19 @@ EVERYDAY = (
     "release", "extend", "extend all", "extend one", "extend and ack", "extend and receive", "expire one",
     "expire and ack",
 )  # fmt: skip
-OPERATING = ("maintain", "tick", "seek", "seek the end", "retry_now", "discard", "alter", "pause", "resume")
+OPERATING = (
+    "maintain",
+    "tick",
+    "seek",
+    "seek the end",
+    "retry_now",
+    "discard",
+    "discard all",
+    "pass discarded",
+    "alter",
+    "pause",
+    "resume",
+)
 
 
 def world(name: str, *more: str, stream: dict[str, Any], settings: dict[str, Any] | None = None) -> Preset:
@@ -282,7 +294,9 @@ OPERATIONS: dict[str, Callable[[Actor], Any]] = {
     "seek": lambda a: a.go_to(str(a.first_seq)),
     "seek the end": lambda a: a.go_to("end"),
     "retry_now": lambda a: a.of_consumer("retry_now", CONSUMER),
-    "discard": lambda a: a.of_consumer("discard", CONSUMER, [a.parked], seqs=a.parked),
+    "discard": lambda a: a.discard_these(CONSUMER, a.parked),
+    "discard all": lambda a: a.discard_these(CONSUMER, None, [a.key(k) for k in "pfqwv"]),
+    "pass discarded": lambda a: a.do("discard all", "receive", "maintain"),
     "redrive": lambda a: a.of_consumer("redrive", CONSUMER),
     "purge_dead": lambda a: a.purge_dead(CONSUMER),
     "commit the late one": lambda a: a.late.come_to_an_end() if a.late is not None else None,

@@ -60,6 +60,9 @@ begin
   return (
     select coalesce(c.pattern, '') || case when (select s.one_message_per_key from headgate.stream s where s.id = g.stream) then clock_timestamp()::text else '' end
            || coalesce(md5(string_agg(format('%s %s %s %s', k.lane, k.first_seq, k.to_tick, k.pos), ',' order by k.lane)), '')
+           || case when bool_or(k.discards) then (
+                select count(*)::text from headgate.discarded z
+                 where z.consumer = c.id and z.seq >= g.first_seq and z.seq < g.end_seq) else '' end
       from headgate.cursor k where k.consumer = c.id and headgate.read_up_to(g.stream, k) < g.end_seq - 1);
 end $$;
 

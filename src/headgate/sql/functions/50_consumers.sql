@@ -306,7 +306,7 @@ language sql security definer set search_path = pg_catalog, pg_temp set lock_tim
 $$;
 
 -- seek(stream, consumer, target): moves the whole consumer to 'beginning', 'end', a seq or a time. What was in flight or
--- parked is forgotten; acks of it are stale. 55P03 when an open transaction has something of it in hand for longer than a second.
+-- parked is forgotten, and so is what was discarded: it comes again from the target on; acks of it are stale. 55P03 when an open transaction has something of it in hand for longer than a second.
 -- Locks as hold_consumer; writes cursor, delivery, departed, parked, wake, discovered, discarded.
 create or replace function headgate.seek(stream text, consumer text, target text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -353,7 +353,7 @@ begin
              where not named and y.stream = c.stream and (y.end_seq is null or y.end_seq > coalesce(seq, newest.hi + 1))) lanes
     on conflict (consumer, lane) do update set first_seq = excluded.first_seq, from_tick = excluded.from_tick, from_snap = excluded.from_snap, from_lo = excluded.from_lo,
       to_tick = excluded.to_tick, to_base = excluded.to_base, to_snap = excluded.to_snap, to_lo = excluded.to_lo,
-      to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null, turn = excluded.turn;
+      to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null, turn = excluded.turn, discards = false;
   if not named then perform headgate.gate_lanes(c, seq, newest); end if;
 end $$;
 

@@ -119,7 +119,7 @@ begin
   end if;
 end $$;
 
--- in_span(stream id, cursor, n) -> the first n messages of the cursor's span that it has not read; null: all.
+-- in_span(stream id, cursor, n) -> the first n messages of the cursor's span that it has not read and that were not discarded; null: all.
 create or replace function headgate.in_span(p_stream int, k headgate.cursor, n int default null) returns table (seq bigint, key text, deliver_at timestamptz)
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
@@ -127,8 +127,8 @@ begin
     select m.seq, m.key, m.deliver_at from headgate.message_%s m
      where (m.lane, m.seq) > (($1).lane, ($1).pos) and (m.lane, m.seq) <= (($1).lane, ($1).to_hi)
        and (($1).late is null or m.seq > ($1).from_lo or m.seq <@ ($1).late)
-       and pg_visible_in_snapshot(m.xid, ($1).to_snap) and not pg_visible_in_snapshot(m.xid, ($1).from_snap)
-     order by m.lane, m.seq limit $2 $q$, p_stream) using k, n;
+       and pg_visible_in_snapshot(m.xid, ($1).to_snap) and not pg_visible_in_snapshot(m.xid, ($1).from_snap) and %s
+     order by m.lane, m.seq limit $2 $q$, p_stream, headgate.not_discarded_sql('($1)')) using k, n;
 end $$;
 
 -- advance(consumer, layout, newest, next) -> whether all cursors of a layout have come to the tick `newest`. Without `next`

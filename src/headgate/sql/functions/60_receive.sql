@@ -45,7 +45,11 @@ begin
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   deadline := t0 + coalesce(p_ack_wait, c.ack_wait);
   if p_ack_wait is not null then perform headgate.check_ack_wait(p_ack_wait); end if;
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then perform headgate.sees_small_tables(); end if;  -- (has_fixed_snapshot, for less)
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then  -- (has_fixed_snapshot, for less)
+    perform headgate.sees_small_tables();
+    -- SKIP LOCKED waits after all where the version that this snapshot sees is not the newest, and another holds that
+    dummy := set_config('lock_timeout', '200ms', true);
+  end if;
   if open is null and {asks whether open} then open := headgate.is_open(); end if;
   -- point: a receive knows the consumer
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
@@ -136,7 +140,7 @@ declare
     -- the lane that waited longest, of those with work left; the others are looked at now and then, lest they starve
     if busy and plain and not c.leased then
       select k.lane, k.pos, k.to_hi, k.from_snap, k.to_snap, k.sweep_at, k.delivered,
-             k.pos >= k.to_hi or k.late is not null or coalesce(k.sweep_at <= t0, false)
+             k.pos >= k.to_hi or k.late is not null or k.discards or coalesce(k.sweep_at <= t0, false)
                or coalesce((select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at limit 1) <= t0, false)
         into at_lane, at_pos, at_hi, at_from, at_to, at_sweep_at, at_delivered, special
         from headgate.cursor k
@@ -235,7 +239,7 @@ declare
         continue;
       end if;
       at_lane := l.lane; at_pos := l.pos; at_hi := l.to_hi; at_from := l.from_snap; at_to := l.to_snap; at_sweep_at := l.sweep_at; at_delivered := l.delivered;
-      special := not plain or l.late is not null;
+      special := not plain or l.late is not null or l.discards;
     end if;
     -- point: a lane is to be read
     got := 0;
@@ -263,7 +267,7 @@ declare
       get diagnostics got = row_count;
       want := want - got;
     end if;
-    if got = 0 then  -- a filter, keys in order, a late or delayed message, or nothing left
+    if got = 0 then  -- a filter, keys in order, a late, delayed or discarded message, or nothing left
       select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
       l.sweep_at := at_sweep_at; l.delivered := at_delivered; l.to_hi := at_hi;
       -- look ever further ahead while nothing fits
@@ -296,12 +300,15 @@ $source$,
          where k.consumer = c.id and k.lane = l.lane and k.pos >= k.to_hi and k.late is null and k.to_tick = tick_id) then
         tried := tried || l.lane;
         if of_lane = 0 then raise exception using errcode = 'HG0LG'; end if;$$ else '' end),
-  '{lane ends}', case when p_open then $$exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
+  '{lane ends}', case when p_open then $$exception
+      when sqlstate 'HG0LG' then null;
+      when lock_not_available then perform headgate.no_fixed_snapshot(); raise;
+    end;$$ else '' end)
 $template$;
 
 -- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the reading of a
--- span with a filter, with keys in order, with delays, or of what late transactions left below it; at most `chunk` messages are
--- looked at. The caller holds the cursor.
+-- span with a filter, with keys in order, with delays, with messages that were discarded, or of what late transactions left below it; at
+-- most `chunk` messages are looked at. The caller holds the cursor.
 create or replace function headgate.sift_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
@@ -348,7 +355,9 @@ begin
            coalesce(c.ordered and r.key in (select unnest(flying)), false) as flies,
            any_parked and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane
                               and p.key is not null and (p.key, p.seq) >= (r.key, 0) and (p.key, p.seq) < (r.key, r.seq) order by p.key, p.seq limit 1) is not null as blocked
-      from raw r where (c.pattern is null or r.key ~ c.pattern){and newest}),
+      from raw r where (c.pattern is null or r.key ~ c.pattern){and newest}
+       and (not l.discards
+            or (select z.seq from headgate.discarded z where z.consumer = c.id and z.seq = r.seq limit 1) is null)),
   {upsert superseded as (delete from headgate.parked p where p.ctid = any(array(
     select o.ctid from headgate.parked o join fit f on o.key = f.key and o.seq < f.seq
      where o.consumer = c.id and o.lane = l.lane for update of o skip locked))),}

@@ -163,6 +163,10 @@ begin
   if strange <> '{}' then
     g := headgate.hold_gatherer(c);
     if g.consumer is not null then
+      -- (again, now that it is known where the gatherer is: who has moved it there may have left word of them since)
+      strange := array(
+        select u.lane from unnest(strange) u (lane)
+         where (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is null);
       -- while the gatherer is in the middle of a span, that span is still unread there
       perform headgate.add_lanes(c, g, strange, null, p_now, g.pos < g.to_hi or g.late is not null);
       held := held || array(
@@ -256,7 +260,6 @@ declare
   mine bigint[];
   done bigint[];
   g headgate.cursor;
-  s record;
 begin
   n := headgate.room_for_locks(n);
   mine := array(
@@ -275,12 +278,26 @@ begin
   if g.consumer is null then return 0; end if;  -- the consumer is being moved
   -- point: discovered lanes are held
   insert into headgate.wake (consumer, lane) select c.id, u from unnest(headgate.with_cursor(c.id, mine)) u;
+  perform headgate.add_discovered(c, g, mine, p_now);
+  done := headgate.with_cursor(c.id, mine);
+  -- point: discovered lanes have cursors
+  delete from headgate.discovered x where x.consumer = c.id and x.lane = any(done);
+  return cardinality(mine);
+end $$;
+
+-- add_discovered(consumer, gatherer, lanes, now): gives those of the lanes a cursor that were discovered. The caller holds the gatherer FOR KEY SHARE,
+-- and the lanes by an advisory lock each. Writes cursor.
+create or replace function headgate.add_discovered(c headgate.consumer, g headgate.cursor, p_lanes bigint[], p_now timestamptz) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare s record;
+begin
   -- the first word of a lane counts: what came later it reads after that
   for s in
     select min(x.first_seq) as first_seq, x.from_tick, x.to_tick, min(x.to_base) as to_base, min(x.from_lo) as from_lo, min(x.to_lo) as to_lo,
            min(x.to_hi) as to_hi, (array_agg(x.from_snap))[1] as from_snap, (array_agg(x.to_snap))[1] as to_snap, x.late, min(x.at) as at,
            array_agg(x.lane) as lanes, array_agg(x.name) as names
-      from unnest(mine) u (lane) cross join lateral (
+      from unnest(p_lanes) u (lane) cross join lateral (
         select d.* from headgate.discovered d where d.consumer = c.id and d.lane = u.lane order by d.to_base, d.at limit 1) x
      group by x.from_tick, x.to_tick, x.late
   loop
@@ -288,10 +305,6 @@ begin
     g.to_tick := s.to_tick; g.to_base := s.to_base; g.to_snap := s.to_snap; g.to_lo := s.to_lo; g.to_hi := s.to_hi; g.late := s.late;
     perform headgate.add_lanes(c, g, s.lanes, s.names, least(s.at, p_now), true);
   end loop;
-  done := headgate.with_cursor(c.id, mine);
-  -- point: discovered lanes have cursors
-  delete from headgate.discovered x where x.consumer = c.id and x.lane = any(done);
-  return cardinality(mine);
 end $$;
 
 -- discovered_lanes(consumer id) -> the lanes that were discovered and have no cursor yet, as the cursors that they will have: for who asks what is unread.
@@ -368,6 +381,7 @@ begin
        and not exists (select from headgate.parked p where p.consumer = c.id and p.lane = k.lane)
        and not exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)
        and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = k.lane)
+       and not k.discards
      limit 10000 for update skip locked),
   gone as (delete from headgate.cursor k using idle i where k.consumer = i.consumer and k.lane = i.lane returning k.delivered)
   select count(*), coalesce(sum(delivered), 0) into n, total from gone;

@@ -139,9 +139,9 @@ declare
                     when coalesce(k.max_concurrency, c.max_concurrency) is null then 2147483647
                     else coalesce(k.max_concurrency, c.max_concurrency) - coalesce((
                       select sum({left in flight}) from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), 0) end::int as room,
-               -- a filter, keys in order inside a channel, delays, messages of late transactions, a span that does not simply
+               -- a filter, keys in order inside a channel, delays, messages that were discarded or of late transactions, a span that does not simply
                -- end at the newest tick, or something parked: serve_{stream}
-               c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null
+               c.pattern is not null or (c.ordered and not {strict}) or k.sift or k.late is not null or k.discards
                  or (k.pos >= k.to_hi and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base <= special))
                  or (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at, p.seq limit 1) is not null as slow
           from unnest(places) with ordinality h (place, nth) join headgate.cursor k on k.ctid = h.place) x) y;
@@ -213,7 +213,11 @@ $source$,
   '{begins}', case when p_open then 'begin' else '' end),
   '{ends}', case when p_open then
     -- (not always: notes that led nowhere are to be gone one day, also where everybody receives like this)
-    $$if want = had and random() < 0.8 then raise exception using errcode = 'HG0LG'; end if; exception when sqlstate 'HG0LG' then null; end;$$ else '' end)
+    $$if want = had and random() < 0.8 then raise exception using errcode = 'HG0LG'; end if;
+  exception
+    when sqlstate 'HG0LG' then null;
+    when lock_not_available then perform headgate.no_fixed_snapshot(); raise;
+  end;$$ else '' end)
 $template$;
 
 -- serve_template() -> the source of serve_<stream id>(consumer, cursor, newest tick, n, room, gatherer's tick, worker, now, deadline) -> messages of one
@@ -244,7 +248,7 @@ begin
      where k.consumer = c.id and k.lane = l.lane;
   end if;
   -- point: a named lane is to be read
-  if c.ordered or c.pattern is not null or l.late is not null then
+  if c.ordered or c.pattern is not null or l.late is not null or l.discards then
     if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t then
       return query
       with p as materialized (select * from headgate.unpark(c, l.lane, want, t)),
@@ -268,7 +272,7 @@ begin
     -- in a lane of one key nothing passes what is parked or was just handed out
     if want > 0 and (l.pos < l.to_hi or l.late is not null) and not (is_strict and (total > 0
          or exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane))) then
-      chunk := case when c.pattern is null then want + 20 else want * 8 + 500 end;
+      chunk := case when l.discards then want * 8 + 5000 when c.pattern is null then want + 20 else want * 8 + 500 end;
       return query select * from headgate.sift_{stream}(c, l, want, chunk, p_worker, t, deadline);
       get diagnostics got = row_count;
       total := total + got;

@@ -116,7 +116,7 @@ begin
   -- point: a redrive holds the consumer
   sources := headgate.take_dead(c, seqs, filter, max, true);
   -- point: dead letters are taken
-  delete from headgate.discarded x where x.consumer = c.id and x.seq = any(sources);
+  perform headgate.no_longer_discarded(c, sources);
   execute format($q$
     with back as (
       insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
@@ -169,31 +169,5 @@ begin
      where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane),
   notes as (insert into headgate.wake (consumer, lane) select distinct c.id, d.lane from due d where d.lane >= 144115188075855872)
   select count(*) into n from due;
-  return n;
-end $$;
-
--- discard(stream, consumer, seqs) -> how many parked messages this consumer will never get again: these, or all. Those that
--- waited behind them go on. One that another transaction is handing out or changing at this moment is passed over.
--- Locks as hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake, discarded.
-create or replace function headgate.discard(stream text, consumer text, seqs bigint[] default null) returns int
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  c headgate.consumer := headgate.find_consumer(stream, consumer);
-  n int;
-begin
-  perform headgate.hold_in_place(c, 'discarded');
-  -- point: a discard holds the consumer
-  with held as materialized (
-    select p.lane, p.seq from headgate.parked p
-     where p.consumer = c.id and (discard.seqs is null or p.seq = any(discard.seqs)) for update skip locked),
-  gone as (
-    delete from headgate.parked p using held h
-     where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane, p.key, p.seq),
-  noted as (
-    insert into headgate.discarded (consumer, seq) select c.id, g.seq from gone g on conflict do nothing),
-  notes as (
-    insert into headgate.wake (consumer, lane, key)
-      select distinct c.id, g.lane, g.key from gone g where g.key is not null or g.lane >= 144115188075855872)
-  select count(*) into n from gone;
   return n;
 end $$;

@@ -1,8 +1,16 @@
 -- Looking without touching: the state of messages for a consumer, and how far consumers are. Nothing here locks or writes.
 
--- unread_sql(cursor, message) -> the condition that the cursor has still to come to a message of its lane, for these
+-- not_discarded_sql(cursor, message) -> the condition that a message which the cursor has still to come to was not discarded, for
+-- these aliases: see 71_discard.sql.
+create or replace function headgate.not_discarded_sql(p_cursor text, p_message text default 'm') returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('(%1$s.discards is not true or (select z.seq from headgate.discarded z '
+                'where z.consumer = %1$s.consumer and z.seq = %2$s.seq limit 1) is null)', p_cursor, p_message)
+$$;
+
+-- ahead_sql(cursor, message) -> the condition that the cursor has still to come to a message of its lane, discarded or not, for these
 -- aliases. Written out where many messages are looked at: a call for each would cost ten times as much.
-create or replace function headgate.unread_sql(p_cursor text, p_message text default 'm') returns text
+create or replace function headgate.ahead_sql(p_cursor text, p_message text default 'm') returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- (+ 0: not a condition for an index, or a planner goes through the log by seq instead of by lane)
   select format('(%2$s.seq + 0 >= %1$s.first_seq and (%2$s.seq > %1$s.to_hi or (%1$s.to_tick <> 0 '
@@ -10,6 +18,12 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
                 'and (not pg_visible_in_snapshot(%2$s.xid, %1$s.to_snap) '
                 'or (%2$s.seq > %1$s.pos and (%2$s.seq > %1$s.from_lo or %1$s.late is not null))))))',
                 p_cursor, p_message)
+$$;
+
+-- unread_sql(cursor, message) -> the same of a message that was not discarded.
+create or replace function headgate.unread_sql(p_cursor text, p_message text default 'm') returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('(%s and %s)', headgate.ahead_sql(p_cursor, p_message), headgate.not_discarded_sql(p_cursor, p_message))
 $$;
 
 -- read_up_to_sql(cursor, stream) -> what the cursor has still to come to lies above, as far as ticks tell.
@@ -20,7 +34,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
                 'where t.stream = %2$s and t.id > %1$s.to_base and t.late is not null)))', p_cursor, p_stream)
 $$;
 
--- unread(cursor, seq, xid) -> whether the cursor has still to come to a message of its lane.
+-- unread(cursor, seq, xid) -> whether the cursor has still to come to a message of its lane, which was not discarded.
 -- read_up_to(stream id, cursor) -> what the cursor has still to come to lies above, as far as ticks tell.
 do $$ begin
   execute format('create or replace function headgate.unread(k headgate.cursor, p_seq bigint, p_xid xid8) '
@@ -109,7 +123,8 @@ end $$;
 create or replace function headgate.end_of(c headgate.consumer, p_seq bigint)
 returns table (state text, attempt int, last_error text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select 'discarded', null::int, null::text from headgate.discarded x where x.consumer = c.id and x.seq = p_seq
+  select 'discarded', null::int, null::text from headgate.discarded x
+   where x.consumer = c.id and x.seq = p_seq and x.at is not null
    union all
   (select 'dead', d.attempt, d.last_error from headgate.dead_seqs(c, p_seq - 1, p_seq + 1) d)
    limit 1
@@ -138,7 +153,7 @@ declare
 begin
   perform headgate.check_peek(peek.max, states);
   step := least(left_over * 2 + 100, 20000);
-  if states && array['done'] and not states && array['available'] then
+  if states && array['done'] and not states && array['available', 'discarded'] then
     high := least(high, headgate.read_below(c));
   end if;
   while left_over > 0 and low < high - 1 loop
@@ -231,7 +246,7 @@ begin
       ('parked', 'select p.seq from headgate.parked p where p.consumer = ($1).id'),
       ('delivered', 'select d.seq from headgate.delivered_seqs($1, $2, $3) d'),
       ('dead', 'select d.seq from headgate.dead_seqs($1, $2, $3) d'),
-      ('discarded', 'select x.seq from headgate.discarded x where x.consumer = ($1).id')) x (state, query)
+      ('discarded', 'select x.seq from headgate.discarded x where x.consumer = ($1).id and x.at is not null')) x (state, query)
      where x.state = any(p_states) loop
     execute format('select array(select x.seq from (%s) x where x.seq > $2 and x.seq < $3 order by x.seq %s limit $4)',
                    source.query, case when p_backward then 'desc' else 'asc' end)
@@ -261,6 +276,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp
 declare
   g headgate.cursor;       -- the gatherer, where lanes are named
   lanes int;               -- lanes that may have something
+  each bigint;             -- so much of a lane is looked at
   start bigint;            -- where the gatherer's part of the log begins
   more record;
   direction text := case when p_backward then 'desc' else 'asc' end;
@@ -274,7 +290,8 @@ begin
   seqs := '{}';
   looked := 0;
   if lanes <= 1024 then
-    looked := lanes * greatest(50, 20000 / greatest(lanes, 1));
+    each := greatest(50, 20000 / greatest(lanes, 1));
+    looked := lanes * each;
     execute format($q$
       select coalesce(array_agg(x.seq) filter (where x.is_hit), '{}'), %4$s(x.seq) filter (where x.is_edge)
         from (select k.* from headgate.cursor k where k.consumer = ($1).id and k.lane >= 0 and (k.next_at is not null or $6)
@@ -291,7 +308,7 @@ begin
           where y.is_hit or y.nth = $5 limit $4) x $q$,
       p_stream, headgate.unread_sql('k'), direction, case when p_backward then 'max' else 'min' end,
       headgate.read_up_to_sql('k', p_stream::text))
-      into seqs, edge using c, p_low, p_high, n, looked / greatest(lanes, 1), g.lane is null;
+      into seqs, edge using c, p_low, p_high, n, each, g.lane is null;
     if g.lane is null then return; end if;
     start := headgate.read_up_to(p_stream, g);
   else  -- so many lanes are awake that the log itself is read, from where the first of them is
@@ -358,6 +375,7 @@ begin
         left join headgate.parked p on p.consumer = ($1).id and p.seq = m.seq and p.seq > $3 and p.seq < $4
         left join headgate.delivered_seqs($1, $3, $4) d on d.seq = m.seq
         left join headgate.discarded z on z.consumer = ($1).id and z.seq = m.seq and z.seq > $3 and z.seq < $4
+                                      and z.at is not null
         left join headgate.dead_seqs($1, $3, $4) e on e.seq = m.seq),
     chosen as materialized (
       select * from near x where x.state <> 'skipped' and ($6 is null or x.state = any($6))

@@ -12,12 +12,13 @@ begin
     return;
   end if;
   execute format($q$
-    select count(*), count(*) filter (where ($1).pattern is null or x.key ~ ($1).pattern) from (
-      select m.key from headgate.cursor k cross join lateral (
-        select m.key from headgate.message_%1$s m
+    select count(*), count(*) filter (where (($1).pattern is null or x.key ~ ($1).pattern) and x.counts) from (
+      select m.key, %4$s as counts from headgate.cursor k cross join lateral (
+        select m.key, m.seq from headgate.message_%1$s m
          where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
          order by m.lane, m.seq limit $2 + 1) m
-       where k.consumer = ($1).id limit $2 + 1) x $q$, c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+       where k.consumer = ($1).id limit $2 + 1) x $q$,
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.ahead_sql('k'), headgate.not_discarded_sql('k'))
     into looked, count using c, n;
   exact := looked <= n;
   if exact then return; end if;
@@ -26,11 +27,12 @@ begin
     select sum(case when x.looked < $2 then x.passed else x.passed * ($3 - u.used)::float8 / (headgate.used_seqs(%1$s, x.last) - u.used) end)::bigint
       from headgate.cursor k cross join lateral (
         select r.start, headgate.used_seqs(%1$s, r.start) as used from greatest(headgate.read_up_to(%1$s, k), $4) r (start)) u cross join lateral (
-        select count(*) as looked, count(*) filter (where ($1).pattern is null or m.key ~ ($1).pattern) as passed, max(m.seq) as last from (
+        select count(*) as looked, max(m.seq) as last,
+               count(*) filter (where (($1).pattern is null or m.key ~ ($1).pattern) and %3$s) as passed from (
           select m.key, m.seq from headgate.message_%1$s m
            where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %2$s
            order by m.lane, m.seq limit $2) m) x
-     where k.consumer = ($1).id $q$, c.stream, headgate.unread_sql('k'))
+     where k.consumer = ($1).id $q$, c.stream, headgate.ahead_sql('k'), headgate.not_discarded_sql('k'))
     into count using c, sample, headgate.used_seqs(c.stream, headgate.last_seq(c.stream)), lower(headgate.log_ranges(c.stream)) - 1;
 end $$;
 
@@ -49,19 +51,20 @@ declare
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   execute format($q$
-    select count(*), count(*) filter (where ($1).pattern is null or m.key ~ ($1).pattern)
-      from (select m.key from (
+    select count(*), count(*) filter (where (($1).pattern is null or m.key ~ ($1).pattern) and m.counts)
+      from (select m.key, %4$s as counts from (
               select k.* from headgate.cursor k
                where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null
               union all
               select k.* from headgate.told_lanes(($1).id) k) k
              cross join lateral (
-               select m.key from headgate.message_%1$s m
+               select m.key, m.seq from headgate.message_%1$s m
                 where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0)
                   and %3$s
                 order by m.lane, m.seq limit $2 + 1) m
              limit $2 + 1) m $q$,
-    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
+    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.ahead_sql('k'),
+    headgate.not_discarded_sql('k'))
     into looked, count using c, n;
   exact := looked <= n;
   if exact then
@@ -124,7 +127,10 @@ begin
           select m.seq from headgate.message_%1$s m
            where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
            order by m.lane, m.seq limit 1) m),
-      (select least((select m.seq - 1 from headgate.message_%1$s m where m.seq > u.start and %3$s order by m.seq limit 1), greatest(u.start, $2))
+      (select least((select m.seq - 1 from headgate.message_%1$s m
+                      where m.seq > u.start and %3$s
+                        and (select z.seq from headgate.discarded z where z.consumer = $1 and z.seq = m.seq limit 1) is null
+                      order by m.seq limit 1), greatest(u.start, $2))
          from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
         where k.consumer = $1 and k.lane = -1)) $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))

@@ -34,6 +34,8 @@ begin
     if n > 0 then return query select 'sweep', c.name, n; end if;
     n := headgate.forget_departed(c);
     if n > 0 then return query select 'forget departed', c.name, n; end if;
+    n := headgate.pass_discarded(c);
+    if n > 0 then return query select 'pass discarded', c.name, n; end if;
     if not open and headgate.move_gatherer(c) then return query select 'gather', c.name, 1::bigint; end if;
     n := headgate.forget_lanes(c);
     if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
@@ -78,27 +80,6 @@ begin
        where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
     end if;
   end loop;
-end $$;
-
--- tidy_discarded(stream) -> how many notes of discarded messages were deleted, at most 10,000 a call: those whose message is gone with
--- its segment. Writes discarded.
-create or replace function headgate.tidy_discarded(s headgate.stream) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare n bigint;
-begin
-  if not exists (select from headgate.consumer c join headgate.discarded d on d.consumer = c.id where c.stream = s.id) then
-    return 0;
-  end if;
-  execute format($q$
-    with gone as (
-      select d.consumer, d.seq from headgate.consumer c join headgate.discarded d on d.consumer = c.id
-       where c.stream = %1$s and not d.seq <@ $1
-         and not exists (select from headgate.kept_%1$s k where k.seq = d.seq)
-       limit 10000 for update of d skip locked)
-    delete from headgate.discarded d using gone x where d.consumer = x.consumer and d.seq = x.seq $q$, s.id)
-    using headgate.log_ranges(s.id);
-  get diagnostics n = row_count;
-  return n;
 end $$;
 
 -- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their
