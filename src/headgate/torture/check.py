@@ -70,6 +70,8 @@ def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
 def may_come_again(reading: Reading, seq: int, ack: Event, receive: Event) -> bool:
     if reading.moved(ack.called, receive.answered) or reading.moved_inside(receive, ack.called):
         return True
+    if any(r.seen_by > ack.called and r.called < receive.answered for r in reading.of("replay") if concerns(r, seq)):
+        return True
     return reading.maybe_dead(seq, receive.called) and any(
         r.seen_by > ack.called and r.called < receive.answered for r in reading.of("redrive")
     )
@@ -183,9 +185,10 @@ def last_seeks(reading: Reading) -> list[Event | None]:
 
 def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
     """Whether something explains that the message does not come any more, if that seek was the last one."""
-    seq, since = message.seq, 0.0
+    seq = message.seq
+    since = reading.given_back_at(seq)
     if seek is not None:
-        since = seek.called
+        since = max(since, seek.called)
         if may_skip(seek, message):
             return True
     if any(a.happened and a.seen_by > since for _, a in reading.acks.get(seq, [])):

@@ -180,6 +180,15 @@ class Reading:
         return [e for e in self.of("redrive") if e.effective]
 
     @cached_property
+    def replays(self) -> list[Event]:
+        return [e for e in self.of("replay") if e.effective]
+
+    def given_back_at(self, seq: int) -> float:
+        """When it was last replayed, as far as that is sure; 0: it was not. Then it has to be finished again."""
+        sure = [e.called for e in self.replays if e.happened and concerns(e, seq) and e.answer == e.asked.get("given")]
+        return max(sure, default=0.0)
+
+    @cached_property
     def removals(self) -> list[Event]:
         """Calls that removed messages from the log."""
         return [e for e in self.history.events if removes(e)]

@@ -25,7 +25,7 @@ EVERYDAY = (
     "send", "send and receive", "receive", "receive one", "receive with acks", "ack", "ack a part", "nack", "nack all",
     "release", "extend",
 )  # fmt: skip
-OPERATING = ("maintain", "tick", "seek", "seek the end", "retry_now", "discard", "alter", "pause", "resume")
+OPERATING = ("maintain", "tick", "seek", "seek the end", "retry_now", "replay", "discard", "alter", "pause", "resume")
 
 
 def world(name: str, *more: str, stream: dict[str, Any], settings: dict[str, Any] | None = None) -> Preset:
@@ -268,7 +268,8 @@ OPERATIONS: dict[str, Callable[[Actor], Any]] = {
     "tick": lambda a: a.tick(CONSUMER),
     "seek": lambda a: a.go_to(str(a.first_seq)),
     "seek the end": lambda a: a.go_to("end"),
-    "retry_now": lambda a: a.of_consumer("retry_now", CONSUMER),
+    "retry_now": lambda a: a.of_consumer("retry_now", CONSUMER, [None, True]),
+    "replay": lambda a: a.replay_these(CONSUMER, "from_seq => %s", [a.first_seq], None, given=None),
     "discard": lambda a: a.of_consumer("discard", CONSUMER, [a.parked], seqs=a.parked),
     "redrive": lambda a: a.of_consumer("redrive", CONSUMER),
     "purge_dead": lambda a: a.purge_dead(CONSUMER),
