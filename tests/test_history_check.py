@@ -102,6 +102,16 @@ def test_a_replay_explains_it_for_its_messages(tale: Tale, seqs: list[int], at: 
     assert tale.found() == ([] if explained else ["delivered after its ack"])
 
 
+def test_an_ack_of_the_whole_delivery_is_not_about_what_was_acked_before(tale: Tale) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    tale.ack(1.2, acks[:1])
+    tale.event("o", "replay", 1.4, 1, seqs=[1])
+    tale.ack(1.6, [acks[0].rpartition(".")[0]], tx=tale.transaction("w1", 1.5, 1.9))
+    tale.ack(1.8, tale.receive(1.7, 1, by="w2"), by="w2")
+    assert tale.found() == []
+
+
 # 2: lost
 
 

@@ -279,6 +279,8 @@ class Reading:
             return False
         if ack.kind == "ack" and handed.message.ack_id in names(ack):
             return bool(ack.answer[1] == 0)
+        if any(e is not ack and e.kind in ACKING and e.possible and e.called < ack.answered for e in handed.settled):
+            return False  # that may have been the one: this one says nothing of a message that was replayed meanwhile
         if ack.kind == "ack":  # the whole delivery, whatever was left of it
             others = [e for h in self.fellows(handed) for e in h.settled if e.kind in ("nack", "release")]
             return bool(ack.answer[1] == 0) and not any(e.called < ack.answered for e in others)
