@@ -166,7 +166,7 @@ declare
 begin
   if (seqs is not null) = coalesce("all", false) then
     perform headgate.fail('HG010', 'it is not said which parked messages to retry',
-      'give seqs, or "all" => true for all of them; not both');
+      'give seqs, or ask for all by name ("all" => true in SQL, {"all": true} over HTTP); not both');
   end if;
   perform headgate.hold_in_place(c, 'made due');
   -- point: a retry holds the consumer
