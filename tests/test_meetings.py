@@ -23,7 +23,7 @@ SEED = 2  # of the sample
 
 # Operations that pass all the points between them.
 SAMPLE = {
-    "hash": ("send", "send ids", "release", "extend", "retry_now", "discard", "alter"),
+    "hash": ("send", "send ids", "release", "extend", "retry_now", "replay", "discard", "alter"),
     "hash-ordered": ("set_lanes", "seek"),
     "layouts": ("receive with acks",),
     "blocked": ("receive with acks",),

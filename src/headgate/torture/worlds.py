@@ -157,6 +157,11 @@ class Actor(Worker, Operator):
     def go_to(self, target: str) -> None:
         self.of_consumer("seek", CONSUMER, [target], target=target)
 
+    def ack_and_replay(self) -> None:
+        """One is done, and comes again; the others are not."""
+        self.settle_by("ack", CONSUMER, self.one)
+        self.replay_these(CONSUMER, "from_seq => %s", [self.first_seq], None, given=None)
+
     def be_seen(self, function: str) -> None:
         self.of_consumer(function, CONSUMER, [self.name])
 
@@ -269,7 +274,7 @@ OPERATIONS: dict[str, Callable[[Actor], Any]] = {
     "seek": lambda a: a.go_to(str(a.first_seq)),
     "seek the end": lambda a: a.go_to("end"),
     "retry_now": lambda a: a.of_consumer("retry_now", CONSUMER, [None, True]),
-    "replay": lambda a: a.replay_these(CONSUMER, "from_seq => %s", [a.first_seq], None, given=None),
+    "replay": lambda a: a.ack_and_replay(),
     "discard": lambda a: a.of_consumer("discard", CONSUMER, [a.parked], seqs=a.parked),
     "redrive": lambda a: a.of_consumer("redrive", CONSUMER),
     "purge_dead": lambda a: a.purge_dead(CONSUMER),
