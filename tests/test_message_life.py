@@ -234,34 +234,35 @@ CHANNELS = 2_000
 MESSAGES = 40_000
 
 
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    with new_database(cluster) as url, psycopg.connect(url, autocommit=True) as db:
+        db.execute("select headgate.create_stream('orders', lane_by => 'channel', segment_rows => 10000)")
+        for name in ("c", "ordered"):
+            db.execute(
+                "select headgate.create_consumer('orders', %s, \"order\" => %s, ack_wait => '1 hour')",
+                [name, "key" if name == "ordered" else "none"],
+            )
+        for _ in range(MESSAGES // 10_000):
+            db.execute(
+                "select headgate.send_batch('orders', array(select 'd' from generate_series(1, 10000)), "
+                "array(select 'k' || n %% 100 from generate_series(1, 10000) n), "
+                "channels => array(select 'ch' || n %% %s from generate_series(1, 10000) n))",
+                [CHANNELS],
+            )
+        time.sleep(0.01)
+        for name in ("c", "ordered"):
+            for _ in range(10):
+                rows = db.execute("select ack_id from headgate.receive('orders', %s, 1000)", [name]).fetchall()
+                ids = [id for (id,) in rows]
+                db.execute("select headgate.nack('orders', %s, %s, '1 hour', 'no')", [name, ids[::3]])
+                db.execute("select headgate.ack('orders', %s, %s)", [name, ids[1::3]])
+        db.execute("analyze")
+        yield url
+
+
 class TestSpeed:
     """What it reads does not depend on how much there is."""
-
-    @pytest.fixture(scope="class")
-    def url(self, cluster: Cluster) -> Iterator[str]:
-        with new_database(cluster) as url, psycopg.connect(url, autocommit=True) as db:
-            db.execute("select headgate.create_stream('orders', lane_by => 'channel', segment_rows => 10000)")
-            for name in ("c", "ordered"):
-                db.execute(
-                    "select headgate.create_consumer('orders', %s, \"order\" => %s, ack_wait => '1 hour')",
-                    [name, "key" if name == "ordered" else "none"],
-                )
-            for _ in range(MESSAGES // 10_000):
-                db.execute(
-                    "select headgate.send_batch('orders', array(select 'd' from generate_series(1, 10000)), "
-                    "array(select 'k' || n %% 100 from generate_series(1, 10000) n), "
-                    "channels => array(select 'ch' || n %% %s from generate_series(1, 10000) n))",
-                    [CHANNELS],
-                )
-            time.sleep(0.01)
-            for name in ("c", "ordered"):
-                for _ in range(10):
-                    rows = db.execute("select ack_id from headgate.receive('orders', %s, 1000)", [name]).fetchall()
-                    ids = [id for (id,) in rows]
-                    db.execute("select headgate.nack('orders', %s, %s, '1 hour', 'no')", [name, ids[::3]])
-                    db.execute("select headgate.ack('orders', %s, %s)", [name, ids[1::3]])
-            db.execute("analyze")
-            yield url
 
     def test_life_and_attempts_read_by_index(self, url: str) -> None:
         with psycopg.connect(url, autocommit=True) as db:
@@ -280,6 +281,17 @@ class TestSpeed:
                     nodes = [n for s in found for t in tables for n in s.on(t)]
                     assert [str(n) for n in nodes if n.kind not in ("Index Scan", "Index Only Scan")] == []
                     assert sum(n.rows + n.removed for n in nodes) < 300, "\n".join(map(str, nodes))
+
+    def test_a_replay_looks_at_each_message_once(self, url: str) -> None:
+        with psycopg.connect(url, autocommit=True) as db:
+            for _ in range(20):
+                if value(db, "select count(*) > 100 from headgate.discovered"):
+                    break
+                db.execute("select headgate.receive('orders', 'c', 10)").fetchall()
+            rows, found = Explained(db).run("select * from headgate.replay('orders', 'c', from_seq => 1)")
+            assert rows[0][0] > 1000
+            most = max((n for s in found for n in s.nodes), key=lambda n: n.rows + n.removed)
+            assert most.rows + most.removed <= 2 * MESSAGES, str(most)
 
     def test_it_is_quick(self, url: str) -> None:
         with psycopg.connect(url, autocommit=True) as db:

@@ -175,11 +175,12 @@ begin
                and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false))
                and not coalesce(
                  (select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane),
-                 (select %2$s from discovered k where k.lane = m.lane), %3$s, false)%4$s as is_done
+                 case when x.lane is not null then %8$s end, %3$s, false)%4$s as is_done
         from near m
         left join headgate.parked p
           on p.consumer = ($1).id and p.seq = m.seq and p.seq >= $3 and p.seq <= $4
         left join headgate.delivered_seqs($1, $3 - 1, $4 + 1) d on d.seq = m.seq
+        left join discovered x on x.lane = m.lane
        where ($6 is null or m.created_at >= $6) and ($7 is null or m.created_at < $7)
          and ($8 is null or m.key ~ $8)),
     counted as (
@@ -191,7 +192,8 @@ begin
                 when (select count(*) from near) >= %7$s then (select max(m.seq) from near m)
                 else $4 end
       from counted x $q$,
-    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), headgate.newest_only(s, 'm'), these, most, budget)
+    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), headgate.newest_only(s, 'm'), these, most, budget,
+    headgate.unread_sql('x'))
     into seqs, passed_over, looked_to
     using c, g, p_low, p_high, p_seqs, p_from, p_to, p_pattern;
   if p_seqs is not null then
