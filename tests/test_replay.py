@@ -188,6 +188,13 @@ class TestStates:
         assert work(db, "other") == []
         assert facts(db, S, C)["parked"] == 10
 
+    def test_what_it_started_behind_can_be_had(self, db: Db, orders: list[int]) -> None:
+        call(db, "create_consumer", S, "late", start="end")
+        assert replay(db, "late", seqs=orders[:2])["replayed"] == 2
+        assert sorted(m.seq for m in work(db, "late")) == orders[:2]
+        call(db, "seek", S, C, "end")
+        assert replay(db, seqs=orders[5:7])["replayed"] == 2
+
     def test_the_filter_of_the_consumer_holds(self, db: Db, orders: list[int]) -> None:
         call(db, "create_consumer", S, "some", filter=["k.1"])
         assert len(work(db, "some")) == 3

@@ -2,7 +2,8 @@
 -- parked one that is due now (see 66_parked.sql), so everything that holds for parked messages holds
 -- for it: order by key, limits, leases, retention, compaction.
 --
--- Only a message that is done for the consumer can be replayed. It stays done while this is at it:
+-- Only a message that is done for the consumer can be replayed (what it started behind, or was moved
+-- past, is done). It stays done while this is at it:
 -- a seek is kept off by the first cursor (hold_in_place), and whoever else gives back what is done,
 -- redrive and other replays, by an advisory lock of the consumer (hold_done). So looking and
 -- parking may be two statements.
