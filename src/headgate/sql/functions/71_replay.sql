@@ -1,9 +1,9 @@
 -- Replay: a consumer gets chosen messages again and stays where it is. A replayed message is a
--- parked one that is due now (see 66_parked.sql), so everything that holds for parked messages holds
--- for it: order by key, limits, leases, retention, compaction.
+-- parked one that is due now (see 66_parked.sql), so everything that holds for parked messages
+-- holds for it: order by key, limits, leases, retention, compaction.
 --
--- Only a message that is done for the consumer can be replayed (what it started behind, or was moved
--- past, is done). It stays done while this is at it:
+-- Only a message that is done for the consumer can be replayed (what it started behind, or was
+-- moved past, is done). It stays done while this is at it:
 -- a seek is kept off by the first cursor (hold_in_place), and whoever else gives back what is done,
 -- redrive and other replays, by an advisory lock of the consumer (hold_done). So looking and
 -- parking may be two statements.
@@ -46,7 +46,8 @@ create or replace function headgate.replay(
   from_seq bigint default null, to_seq bigint default null,
   from_time timestamptz default null, to_time timestamptz default null, filter text[] default null,
   out replayed int, out not_found bigint, out passed_over int, out next_seq bigint)
-language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set lock_timeout = '900ms' as $$
 declare
   c headgate.consumer := headgate.find_consumer(stream, consumer);
   s headgate.stream := headgate.find_stream(stream);
@@ -85,7 +86,8 @@ begin
   not_found := coalesce(not_found, 0);
 exception when lock_not_available or deadlock_detected then
   perform headgate.fail('55P03',
-    format('messages of consumer "%s" cannot be replayed now: an open transaction is in the way', consumer),
+    format('messages of consumer "%s" cannot be replayed now: an open transaction is in the way',
+           consumer),
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
@@ -97,7 +99,7 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if num_nonnulls(p_seqs, p_from_seq, p_to_seq, p_from_time, p_to_time, p_filter) = 0 then
     perform headgate.fail('HG010', 'it is not said which messages to replay',
-      'give seqs, from_seq, to_seq, from_time, to_time or filter; from_seq => 1 means all there are');
+      'give seqs, from_seq, to_seq, from_time, to_time or filter; from_seq => 1 means all');
   end if;
   if cardinality(p_seqs) > 10000 then
     perform headgate.fail('HG010', format('%s seqs are too many for a call', cardinality(p_seqs)),
@@ -115,7 +117,8 @@ create or replace function headgate.sent_from(p_stream int, p_time timestamptz) 
 language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   select coalesce((
     select least(t.lo, (select min(f) from unnest(t.late_from) f)) from headgate.tick t
-     where t.stream = p_stream and t.at <= p_time and t.base = t.id order by t.id desc limit 1), 0) + 1
+     where t.stream = p_stream and t.at <= p_time and t.base = t.id
+     order by t.id desc limit 1), 0) + 1
 $$;
 
 -- sent_until(stream id, time) -> a seq above which nothing was sent before that time; null: none is
@@ -130,8 +133,8 @@ $$;
 
 -- removed_seqs(stream id, low, high) -> how many seqs from low to high lie in parts of the log that
 -- were removed, without those whose messages were kept.
-create or replace function headgate.removed_seqs(p_stream int, p_low bigint, p_high bigint) returns bigint
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+create or replace function headgate.removed_seqs(p_stream int, p_low bigint, p_high bigint)
+returns bigint language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   gone int8multirange;
   kept bigint;
@@ -144,8 +147,8 @@ begin
 end $$;
 
 -- replayable(consumer, stream, low, high, seqs, from_time, to_time, pattern) -> of the messages
--- that are chosen so: `seqs`, those that are done for the consumer and may be handed to it again, at
--- most 10,000; `passed_over`, how many others; `there`, how many messages there are of the seqs
+-- that are chosen so: `seqs`, those that are done for the consumer and may be handed to it again,
+-- at most 10,000; `passed_over`, how many others; `there`, how many messages there are of the seqs
 -- asked for; `looked_to`, how far this looked. All seen in one snapshot.
 create or replace function headgate.replayable(
   c headgate.consumer, s headgate.stream, p_low bigint, p_high bigint, p_seqs bigint[],
@@ -175,7 +178,8 @@ begin
              p.seq is null and d.seq is null
                and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false))
                and not coalesce(
-                 (select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane),
+                 (select %2$s from headgate.cursor k
+                   where k.consumer = ($1).id and k.lane = m.lane),
                  case when x.lane is not null then %8$s end, %3$s, false)%4$s as is_done
         from near m
         left join headgate.parked p
@@ -187,14 +191,15 @@ begin
     counted as (
       select a.seq, a.is_done, count(*) filter (where a.is_done) over (order by a.seq) as nth
         from asked a)
-    select coalesce(array_agg(x.seq order by x.seq) filter (where x.is_done and x.nth <= %6$s), '{}'),
+    select coalesce(array_agg(x.seq order by x.seq)
+                      filter (where x.is_done and x.nth <= %6$s), '{}'),
            count(*) filter (where not x.is_done and x.nth <= %6$s),
            case when max(x.nth) > %6$s then max(x.seq) filter (where x.is_done and x.nth = %6$s)
                 when (select count(*) from near) >= %7$s then (select max(m.seq) from near m)
                 else $4 end
       from counted x $q$,
-    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), headgate.newest_only(s, 'm'), these, most, budget,
-    headgate.unread_sql('x'))
+    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), headgate.newest_only(s, 'm'),
+    these, most, budget, headgate.unread_sql('x'))
     into seqs, passed_over, looked_to
     using c, g, p_low, p_high, p_seqs, p_from, p_to, p_pattern;
   if p_seqs is not null then
@@ -237,8 +242,8 @@ end $$;
 
 -- drop_dead_letters(consumer, seqs): removes the dead letters of these messages of the stream, as
 -- far as nobody else holds them. Writes the dead-letter stream.
-create or replace function headgate.drop_dead_letters(c headgate.consumer, p_seqs bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp
+create or replace function headgate.drop_dead_letters(c headgate.consumer, p_seqs bigint[])
+returns void language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
 declare d int;
 begin

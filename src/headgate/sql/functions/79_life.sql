@@ -37,8 +37,8 @@ begin
    order by x.at nulls last, x.name nulls first, x.nth;
 end $$;
 
--- life_for(consumer, lane, seq, xid, key) -> the part of a message's life that is about one consumer,
--- `nth` in order; of a message that is gone (xid is null), what is remembered.
+-- life_for(consumer, lane, seq, xid, key) -> the part of a message's life that is about one
+-- consumer, `nth` in order; of a message that is gone (xid is null), what is remembered.
 create or replace function headgate.life_for(
   c headgate.consumer, p_lane bigint, p_seq bigint, p_xid xid8, p_key text)
 returns table (nth bigint, at timestamptz, event text, attempt int, worker text, error text,
@@ -65,11 +65,13 @@ begin
   if p_xid is null then
     x.state := null;
   elsif x.state = 'parked' then
-    event := case when x.reason in ('delayed', 'blocked', 'released') then x.reason else 'parked' end;
+    event := case when x.reason in ('delayed', 'blocked', 'released') then x.reason
+                  else 'parked' end;
     error := x.last_error;
     until := x.visible_at;
     select p.parked_at into at from headgate.parked p
-     where p.consumer = c.id and p.lane = headgate.parking_lane(c, p_lane, p_key, p_seq) and p.seq = p_seq;
+     where p.consumer = c.id and p.lane = headgate.parking_lane(c, p_lane, p_key, p_seq)
+       and p.seq = p_seq;
     return next;
     return;
   elsif x.state = 'delivered' then
