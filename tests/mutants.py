@@ -395,4 +395,23 @@ MUTANTS = (
             (", 50000)", ", 1)"),  # and less room ahead
         ),
     ),
+    Mutant(
+        "what is in flight is replayed",
+        "             p.seq is null and d.seq is null\n",
+        "             p.seq is null\n",
+        ("plain", "keys"),
+    ),
+    Mutant(
+        "a replay passes the filter by",
+        "               and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false))\n",
+        "",
+        ("filters",),
+    ),
+    Mutant(
+        "what is not read yet is replayed",
+        "               and not coalesce(\n                 (select %2$s from headgate.cursor k",
+        "               and not (false and coalesce(\n                 (select %2$s from headgate.cursor k",
+        ("plain", "keys"),
+        ((", %3$s, false)%4$s as is_done\n", ", %3$s, false))%4$s as is_done\n"),),
+    ),
 )

@@ -91,7 +91,8 @@ MUTANTS = (
     Mutant(
         "what is unread counts the messages of one lane less",
         "      select m.key, %4$s as counts from headgate.cursor k cross join lateral (\n",
-        "      select m.key, %4$s as counts from (select * from headgate.cursor where lane > 0) k cross join lateral (\n",
+        "      select m.key, %4$s as counts "
+        "from (select * from headgate.cursor where lane > 0) k cross join lateral (\n",
         ("looks", "looks-dead"),
         (
             (

@@ -185,7 +185,7 @@ class TestDueTimes:
         call(jobs, "send", S, "now", channel="a")
         assert [m.data for m in receive(jobs, S, C, 10)] == ["now"]
         assert value(jobs, "select state from headgate.channels") == "waiting"
-        assert call(jobs, "retry_now", S, C) == 1
+        assert call(jobs, "retry_now", S, C, all=True) == 1
         assert [m.data for m in receive(jobs, S, C, 10)] == ["in an hour"]
 
     def test_what_failed_comes_again_and_blocks_nobody(self, jobs: Db) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+from datetime import UTC, datetime
 
 import click
 import pytest
@@ -29,10 +30,14 @@ ROUTES = {
     ("GET", "streams/{}/consumers/{}/channels/{}"), ("PUT", "streams/{}/consumers/{}/channels/{}"),
     ("GET", "streams/{}/consumers/{}/dead"), ("DELETE", "streams/{}/consumers/{}/dead"),
     ("POST", "streams/{}/consumers/{}/dead/redrive"), ("POST", "streams/{}/consumers/{}/discard"),
+    ("POST", "streams/{}/consumers/{}/retry"), ("POST", "streams/{}/consumers/{}/replay"),
+    ("GET", "streams/{}/messages/{}/life"), ("GET", "streams/{}/attempts"),
     ("POST", "sources"), ("GET", "sources"), ("GET", "sources/{}"), ("PATCH", "sources/{}"), ("DELETE", "sources/{}"),
     ("GET", "streams/{}/consumers/{}/workers"),
     ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"), ("GET", "audit"),
 }  # fmt: skip
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 # command -> method, path with query, body
 CALLS: dict[str, tuple[str, str, object]] = {
@@ -103,6 +108,16 @@ CALLS: dict[str, tuple[str, str, object]] = {
         {"filter": ["a.>"], "channel": "acme", "older_than_ms": 3600000},
     ),
     "discard s c --all": ("POST", "/api/streams/s/consumers/c/discard", {"all": True}),
+    "retry s c 1 2": ("POST", "/api/streams/s/consumers/c/retry", {"seqs": [1, 2]}),
+    "retry s c --all": ("POST", "/api/streams/s/consumers/c/retry", {"all": True}),
+    "replay s c 1 2": ("POST", "/api/streams/s/consumers/c/replay", {"seqs": [1, 2]}),
+    "replay s c --all": ("POST", "/api/streams/s/consumers/c/replay", {"from_seq": 1}),
+    "replay s c --to-seq 9 --from-time 2026-01-31T12:00:00+00:00 --filter a.>": (
+        "POST", "/api/streams/s/consumers/c/replay",
+        {"to_seq": 9, "from_time": NOON.astimezone().isoformat(), "filter": "a.>"},
+    ),
+    "message life s 5": ("GET", "/api/streams/s/messages/5/life", None),
+    "message attempts s 5 --consumer c": ("GET", "/api/streams/s/attempts?seq=5&consumer=c&limit=100", None),
     "dead purge s c 1 2": ("DELETE", "/api/streams/s/consumers/c/dead", {"seqs": [1, 2]}),
     "token add shop --scope produce --stream orders.> --lifetime 1h": (
         "POST", "/api/tokens",

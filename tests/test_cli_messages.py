@@ -190,6 +190,45 @@ class TestSettling:
         assert "discarded" in run("message", "show", "orders", 1).out
         assert len(run("peek", "orders", "billing", "-n", 50, "--state", "discarded", "--json").lines) == 20
 
+    def test_replay_retry_life_and_attempts(
+        self, run: CommandLine, orders: headgate.Stream, billing: headgate.Consumer
+    ) -> None:
+        orders.send_batch([("a.1", "x"), ("b.1", "y"), ("b.2", "z")])
+        later = orders.consumer("later", create=True)
+        later.nack(take(later, 3), delay=3600, error="no luck")
+        assert run("retry", "orders", "later").code == 2  # not all of them by accident
+        assert run("retry", "orders", "later", 1, "--all").code == 2
+        assert run("retry", "orders", "later", 1, "--json").json == {"retried": 1}
+        assert run("retry", "orders", "later", "--all").out == "2\n"
+        later.ack(take(later, 3))
+        assert run("replay", "orders", "later").code == 2
+        assert run("replay", "orders", "later", 1, "--all").code == 2
+        assert run("replay", "orders", "later", "--from-time", "noon").code == 2
+        gone = run("replay", "orders", "later", 1, 99)
+        assert (gone.out, "1 were not found" in gone.err) == ("1\n", True)
+        some = run("replay", "orders", "later", "--filter", "b.>", "--from-time", "2020-01-01", "--to-seq", 2, "--json")
+        assert some.json == {"replayed": 1, "not_found": 0, "passed_over": 0}
+        assert run("replay", "orders", "later", "--all").out == "1\n"
+        assert sorted(m.seq for m in take(later, 3)) == [1, 2, 3]
+        failed = run("message", "attempts", "orders", 2, "--consumer", "later", "--json").json
+        assert [(a["seq"], a["error"]) for a in failed] == [(2, "no luck")]
+        assert len(run("message", "attempts", "orders", "--json").json) == 3
+        assert run("message", "attempts", "orders", 99).code == 3
+        events = [e["event"] for e in run("message", "life", "orders", 1, "--json").json if e["consumer"] != "billing"]
+        assert events == ["sent", "delivered", "failed", "replayed", "delivered"]
+        assert "no luck" in run("message", "life", "orders", 1).out
+        assert run("message", "life", "orders", 99).code == 3
+
+    def test_many_replayed_ones_go_in_parts(
+        self, run: CommandLine, orders: headgate.Stream, billing: headgate.Consumer
+    ) -> None:
+        for _ in range(2):
+            orders.send_batch(["x"] * 6000)
+        for _ in range(3):
+            billing.ack(take(billing, 4000))
+        assert run("replay", "orders", "billing", "--all", "--json").json["replayed"] == 12_000
+        assert billing.info().parked == 12_000
+
     def test_many_dead_letters_go_in_parts(
         self, run: CommandLine, orders: headgate.Stream, billing: headgate.Consumer
     ) -> None:

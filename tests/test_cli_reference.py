@@ -16,10 +16,10 @@ COMMANDS = dict(cli_reference.commands(app))
 
 # what API.md promises
 PROMISED = """
-up migrate doctor bench maintain completion send receive ack nack extend peek
+up migrate doctor bench maintain completion send receive ack nack extend peek replay retry
 stream add|list|show|edit|remove|set-lanes|segments|compact
 consumer add|list|show|edit|remove|pause|resume|seek|workers
-message list|show
+message list|show|life|attempts
 channel list|show|set
 dead list|redrive|purge
 source add|list|show|edit|remove

@@ -251,20 +251,20 @@ class TestParked:
         nack(db, S, "c", receive(db, S, "c"), "1 hour")
         assert call(db, "retry_now", S, "c", [sent[1]]) == 1
         assert datas(receive(db, S, "c")) == ["b"]
-        assert call(db, "retry_now", S, "c") == 2
+        assert call(db, "retry_now", S, "c", all=True) == 2
         assert sorted(datas(receive(db, S, "c"))) == ["a", "c"]
 
     def test_retry_now_of_delayed_ones(self, db: Db) -> None:
         send(db, S, "a", delay="1 hour")
         assert receive(db, S, "c") == []
-        call(db, "retry_now", S, "c")
+        call(db, "retry_now", S, "c", all=True)
         assert [m.attempt for m in receive(db, S, "c")] == [1]
 
     def test_discard(self, db: Db) -> None:
         sent = send_batch(db, S, list("abc"))
         nack(db, S, "c", receive(db, S, "c"), "1 hour")
         assert discard(db, S, "c", [sent[1], 999]).discarded == 1
-        call(db, "retry_now", S, "c")
+        call(db, "retry_now", S, "c", all=True)
         assert sorted(datas(receive(db, S, "c"))) == ["a", "c"]
 
     def test_discard_all_is_done_for_this_consumer_only(self, db: Db) -> None:

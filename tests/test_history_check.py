@@ -93,7 +93,34 @@ def test_a_redrive_explains_it_only_for_a_dead_letter(tale: Tale, explained: boo
     assert tale.found(MORTAL if explained else PLAIN) == ([] if explained else ["delivered after its ack"])
 
 
+@pytest.mark.parametrize(("seqs", "at", "explained"), [([1], 2, True), ([2], 2, False), ([1], 0.5, False)])
+def test_a_replay_explains_it_for_its_messages(tale: Tale, seqs: list[int], at: float, explained: bool) -> None:
+    tale.send(0, 1)
+    tale.ack(1.2, tale.receive(1, 1))
+    tale.event("o", "replay", at, 1, seqs=seqs)
+    tale.ack(3.2, tale.receive(3, 1))
+    assert tale.found() == ([] if explained else ["delivered after its ack"])
+
+
+def test_an_ack_of_the_whole_delivery_is_not_about_what_was_acked_before(tale: Tale) -> None:
+    tale.send(0, 1, 2)
+    acks = tale.receive(1, 1, 2)
+    tale.ack(1.2, acks[:1])
+    tale.event("o", "replay", 1.4, 1, seqs=[1])
+    tale.ack(1.6, [acks[0].rpartition(".")[0]], tx=tale.transaction("w1", 1.5, 1.9))
+    tale.ack(1.8, tale.receive(1.7, 1, by="w2"), by="w2")
+    assert tale.found() == []
+
+
 # 2: lost
+
+
+@pytest.mark.parametrize(("given", "wrong"), [(1, ["lost"]), (None, []), (2, [])])
+def test_what_is_surely_replayed_has_to_come_again(tale: Tale, given: int | None, wrong: list[str]) -> None:
+    tale.send(0, 1)
+    tale.ack(1.2, tale.receive(1, 1))
+    tale.event("o", "replay", 2, 1, seqs=[1], given=given)
+    assert tale.found() == wrong
 
 
 def test_lost(tale: Tale) -> None:

@@ -56,7 +56,7 @@ class TestOrder:
         assert got(receive(orders, S, C, 10)) == ["b2"]
         fill(orders, "a3", "d1")
         assert got(receive(orders, S, C, 10)) == ["d1"]
-        assert call(orders, "retry_now", S, C) == 1
+        assert call(orders, "retry_now", S, C, all=True) == 1
         (again,) = receive(orders, S, C, 10)
         assert (again.data, again.attempt) == ("a1", 2)
         ack(orders, S, C, [again])
@@ -79,7 +79,7 @@ class TestOrder:
         send_batch(orders, S, ["a1", "b1"], keys=["a", "b"], delays=["1 hour", None])
         fill(orders, "a2", "b2")
         assert got(receive(orders, S, C, 10)) == ["b1", "b2"]
-        call(orders, "retry_now", S, C)
+        call(orders, "retry_now", S, C, all=True)
         assert [m.data for m in receive(orders, S, C, 10)] == ["a1", "a2"]
 
     def test_messages_without_a_key_are_plain(self, orders: Db) -> None:

@@ -31,6 +31,7 @@ SAMPLE = {
         "extend and ack",
         "expire and ack",
         "retry_now",
+        "replay",
         "discard all",
         "pass discarded",
         "alter",

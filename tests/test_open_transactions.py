@@ -270,7 +270,7 @@ class TestMovingAConsumer:
             if action == "discard":
                 assert discard(third, S, C, parked) == (4, 0, None)
             else:
-                assert call(third, action, S, C) == 4  # and leaves its transaction open
+                assert call(third, action, S, C, parked) == 4  # and leaves its transaction open
         with at_once():
             others: set[str] = set()
             while batch := receive_now(db):
@@ -302,7 +302,7 @@ class TestMovingAConsumer:
         wait_until(come)
 
     def test_redrive_waits_for_nobody(self, db: Db, other: Db, third: Db, parked: list[int]) -> None:
-        call(db, "retry_now", S, C)
+        call(db, "retry_now", S, C, all=True)
         wait_until(
             lambda: nack(db, S, C, [m for m in receive_now(db) if m.seq in parked]) and facts(db, S, C)["dead"] == 4
         )

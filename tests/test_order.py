@@ -217,7 +217,7 @@ class TestFailure:
         nack(db, S, "c", [got["a1"]], "1 hour")
         call(db, "retry_now", S, "c", [got["a2"].seq])
         assert take(db) == {}
-        call(db, "retry_now", S, "c")
+        call(db, "retry_now", S, "c", all=True)
         assert list(take(db)) == ["a1", "a2"]
 
     def test_what_is_due_behind_something_that_waits_does_not_hide_other_keys(self, db: Db) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from clients import is_empty, take
@@ -246,3 +247,37 @@ def test_discards_go_in_steps(stream: headgate.Stream, consumer: headgate.Consum
     for _ in range(3):
         stream.send_batch([str(i) for i in range(5000)])
     assert consumer.discard(everything=True) == headgate.Discarded(15_001, 0)
+
+
+def test_replay_attempts_and_life(stream: headgate.Stream) -> None:
+    consumer = stream.consumer("again", create=True)
+    seqs = stream.send_batch([{"n": n} for n in range(3)], key="a.b")
+    first = take(consumer, 3)
+    failed = next(m for m in first if m.seq == seqs[1])
+    failed.nack(delay=3600, error="broken")
+    consumer.ack([m for m in first if m.seq != seqs[1]])
+    assert consumer.retry_now(all=True) == 1
+    assert consumer.retry_now(all=False, seqs=[]) == 0
+    [m] = consumer.receive(10, wait=1)
+    m.ack()
+    assert consumer.replay(seqs=[seqs[0], 99]) == headgate.Replayed(1, 1, 0, None)
+    assert consumer.replay(from_seq=seqs[0], to_seq=seqs[1], filter="a.>") == headgate.Replayed(1, 0, 1, None)
+    noon = datetime.now(UTC) - timedelta(hours=1)
+    assert consumer.replay(from_time=noon, to_time=noon.replace(year=2999)).replayed == 1
+    assert consumer.replay(from_time=str(noon)) == headgate.Replayed(0, 0, 3, None)
+    again = take(consumer, 3)
+    assert sorted(m.seq for m in again) == seqs
+    assert {m.attempt for m in again} == {1}
+    [attempt] = consumer.attempts()
+    assert (attempt.seq, attempt.attempt, attempt.outcome, attempt.error) == (seqs[1], 1, "nacked", "broken")
+    assert stream.attempts(seqs[1]) == [attempt]
+    assert consumer.attempts(seqs[0]) == []
+    assert [e.event for e in stream.message_life(seqs[1])] == ["sent", "delivered", "failed", "replayed", "delivered"]
+    chosen: dict[str, Any]
+    for chosen in ({}, {"from_seq": 2, "to_seq": 1}, {"from_time": "noon"}, {"from_time": 7}):
+        with pytest.raises(headgate.InvalidArgument):
+            consumer.replay(**chosen)
+    wrong: dict[str, Any]
+    for wrong in ({}, {"seqs": [1], "all": True}):
+        with pytest.raises(headgate.InvalidArgument):
+            consumer.retry_now(**wrong)

@@ -304,6 +304,38 @@ class TestConsumers:
         assert data(http.delete(f"{path}/dead")) == {"purged": 2}
         assert data(http.get(f"{path}/dead")) == []
 
+    def test_retry_replay_attempts_and_life(self, http: httpx.Client, stream: str) -> None:
+        path = f"{stream}/consumers/c"
+        send(http, stream, {"n": 1}, {"n": 2}, {"n": 3})
+        got = eventually(f"{path}/receive", http, 3)
+        seqs = [g["message"]["seq"] for g in got]
+        nack = {"ack_ids": [got[0]["ack_id"]], "delay_ms": 3_600_000, "error": "bad"}
+        data(http.post(f"{path}/nack", json=nack))
+        data(http.post(f"{path}/ack", json={"ack_ids": [g["ack_id"] for g in got[1:]]}))
+        assert data(http.post(f"{path}/retry", json={"seqs": seqs[1:]})) == {"retried": 0}
+        assert data(http.post(f"{path}/retry", json={"all": True})) == {"retried": 1}
+        [again] = eventually(f"{path}/receive", http, 1)
+        assert (again["message"]["seq"], again["attempt"]) == (seqs[0], 2)
+        data(http.post(f"{path}/ack", json={"ack_ids": [again["ack_id"]]}))
+        [attempt] = data(http.get(f"{stream}/attempts"))
+        assert (attempt["seq"], attempt["attempt"], attempt["outcome"], attempt["error"]) == (
+            seqs[0],
+            1,
+            "nacked",
+            "bad",
+        )
+        assert data(http.get(f"{stream}/attempts", params={"seq": seqs[1]})) == []
+        assert data(http.get(f"{stream}/attempts", params={"seq": seqs[0], "consumer": "c"})) == [attempt]
+        replayed = data(http.post(f"{path}/replay", json={"seqs": [seqs[0], 999]}))
+        assert replayed == {"replayed": 1, "not_found": 1, "passed_over": 0, "next_seq": None}
+        hour = {"from_time": "2020-01-01T00:00:00Z", "to_time": "2999-01-01T00:00:00+01:00"}
+        assert data(http.post(f"{path}/replay", json=hour))["replayed"] == 2
+        assert {g["message"]["seq"] for g in eventually(f"{path}/receive", http, 3)} == set(seqs)
+        life = data(http.get(f"{stream}/messages/{seqs[0]}/life"))
+        assert [e["event"] for e in life] == ["sent", "delivered", "failed", "replayed", "delivered"]
+        assert (life[2]["consumer"], life[2]["error"]) == ("c", "bad")
+        assert life[-1]["until"] > life[-1]["at"]
+
 
 # As they stand in the description of the system that we follow (its quotes, of which some are missing, put right).
 CURL_LINES = [

@@ -69,7 +69,7 @@ def test_parked_messages_outlive_their_segment(jobs: tuple[Db, bool]) -> None:
     maintain(db)
     call(db, "compact", S)
     assert live(db) == []
-    assert call(db, "retry_now", S, C) == 5
+    assert call(db, "retry_now", S, C, all=True) == 5
     again = receive(db, S, C, 10)
     assert sorted((m.data, m.attempt, m.channel) for m in again) == sorted((m.data, 2, m.channel) for m in failed), (
         "with their channel"

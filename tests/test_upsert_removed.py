@@ -180,7 +180,7 @@ def test_parked_in_another_channel(db: Db) -> None:
     second = end_segment(db)
     assert drain(db, "s", "c") == ["B"]
     remove(db, second["id"])
-    call(db, "retry_now", "s", "c")
+    call(db, "retry_now", "s", "c", all=True)
     assert drain(db, "s", "c") == []
     assert lost(db) == 0
 

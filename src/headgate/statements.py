@@ -64,7 +64,12 @@ SEEK = "select headgate.seek(%s, %s, %s)"
 DEAD_LETTERS = "select * from headgate.dead_letters(%s, %s, %s, %s)"
 REDRIVE = "select headgate.redrive(%s, %s, %s::text[]::bigint[], %s::text[], %s)"
 PURGE_DEAD = "select headgate.purge_dead(%s, %s, %s::text[]::bigint[], %s::text[], %s)"
-RETRY_NOW = "select headgate.retry_now(%s, %s, %s::text[]::bigint[])"
+RETRY_NOW = "select headgate.retry_now(%s, %s, %s::text[]::bigint[], %s)"
+REPLAY = (
+    "select replayed, not_found, passed_over, next_seq from headgate.replay(%s, %s, seqs => %s::text[]::bigint[], "
+    "from_seq => %s, to_seq => %s, from_time => %s::text::timestamptz, to_time => %s::text::timestamptz, "
+    "filter => %s::text[])"
+)
 DISCARD = """
 select discarded, held, more
   from headgate.discard(%s, %s, %s::text[]::bigint[], %s::text[], %s, %s, %s, %s, open => false)
@@ -72,6 +77,8 @@ select discarded, held, more
 
 PEEK = "select * from headgate.peek(%s, %s, %s, %s, %s::text[], %s, %s)"
 MESSAGES = "select * from headgate.messages(%s, %s, %s, %s::text[], %s, %s)"
+MESSAGE_LIFE = "select at, consumer, event, attempt, worker, error, until from headgate.message_life(%s, %s)"
+ATTEMPTS = "select * from headgate.attempts(%s, %s, %s, %s, %s)"
 MESSAGE_STATES = "select * from headgate.message_states(%s, %s)"
 STREAMS = "select * from headgate.streams where %s::text is null or name = %s order by name"
 CONSUMERS = (

@@ -265,6 +265,51 @@ class MessageState:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay did. `not_found`: their messages were removed; `passed_over`: they come anyway, or never.
+
+    `next_seq` is set when that was not all: go on with it as `from_seq`.
+    """
+
+    replayed: int
+    not_found: int
+    passed_over: int
+    next_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt that failed: nacked, or expired (its deadline passed). `is_dead`: with it came the dead letter."""
+
+    id: int
+    consumer: str
+    seq: int
+    attempt: int
+    began: datetime | None
+    at: datetime
+    outcome: Literal["nacked", "expired"]
+    is_dead: bool
+    worker: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEvent:
+    """Something that happened to a message, or (at no time that is known) where it is now.
+
+    Without a consumer: `sent`, or `gone`. `until` is a deadline, or when it is due.
+    """
+
+    at: datetime | None
+    consumer: str | None
+    event: str
+    attempt: int | None
+    worker: str | None
+    error: str | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that failed too often: `seq` is its place in the dead-letter stream, `source_seq` in its own."""
 

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
@@ -18,6 +18,7 @@ from ..connections import Array, Row
 from ..encoding import checked_text, dump_json, error_text, interval, whole
 from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
 from ..types import (
+    Attempt,
     Backoff,
     Channels,
     ChannelSort,
@@ -27,6 +28,7 @@ from ..types import (
     Order,
     Peek,
     Push,
+    Replayed,
     Settled,
     State,
 )
@@ -365,9 +367,42 @@ class AsyncConsumer:
         """Throws dead letters away; chosen as in `redrive`. Returns how many."""
         return await self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
 
-    async def retry_now(self, seqs: Sequence[int] | None = None) -> int:
-        """Makes parked messages due at once: these, or all. Returns how many."""
-        return await self._count(statements.RETRY_NOW, as_seqs(seqs))
+    async def retry_now(self, seqs: Sequence[int] | None = None, *, all: bool = False) -> int:
+        """Makes parked messages due at once: these, or (`all=True`) all. Returns how many."""
+        return await self._count(statements.RETRY_NOW, as_seqs(seqs), all)
+
+    async def replay(
+        self,
+        *,
+        seqs: Sequence[int] | None = None,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        from_time: datetime | str | None = None,
+        to_time: datetime | str | None = None,
+        filter: str | list[str] | None = None,
+    ) -> Replayed:
+        """Hands messages to this consumer again, as if never delivered; it stays where it is.
+
+        What is given must all hold: these seqs; `from_seq` to `to_seq`; sent at `from_time` or later, and before
+        `to_time`; keys that pass the filter. At least one must be given: `from_seq=1` means all there are. Passed over
+        is what the consumer has in flight or parked already, has not read yet, or does not let through its own filter.
+        At most 10,000 messages a call: if that was not all, `next_seq` of the answer is the `from_seq` to go on with.
+        """
+        params = (
+            self.stream,
+            self.name,
+            as_seqs(seqs),
+            whole(from_seq, "from_seq", 63),
+            whole(to_seq, "to_seq", 63),
+            as_moment(from_time),
+            as_moment(to_time),
+            as_filter(filter),
+        )
+        return Replayed(*(await self.hg.run(statements.REPLAY, params))[0])
+
+    async def attempts(self, seq: int | None = None, *, limit: int = 100, before: int | None = None) -> list[Attempt]:
+        """Attempts of this consumer that failed, the newest first: of one message, or of all."""
+        return await self.hg.insights.attempts(self.stream, seq, consumer=self.name, limit=limit, before=before)
 
     async def discard(
         self,
@@ -427,6 +462,19 @@ def as_filter(filter: Any) -> Array | None:
     if not isinstance(filter, (str, list, tuple)) or not all(isinstance(f, str) for f in filter):
         raise InvalidFilter(f"{filter!r} is not a key filter", hint="pass a str such as 'orders.>', or a list of them")
     return Array([filter] if isinstance(filter, str) else filter)
+
+
+def as_moment(moment: Any) -> str | None:
+    """A time, as a parameter. One without a zone is local time, as everywhere in Python."""
+    if moment is None:
+        return None
+    try:
+        read = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
+        return read.astimezone().isoformat()
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(
+            f"{moment!r} is not a time", hint="pass a datetime, or a str such as 2026-01-31 12:00:00+00"
+        ) from None
 
 
 def as_ids(messages: Iterable[AsyncMessage | str]) -> Array:

@@ -12,12 +12,14 @@ from ..encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (
     ArchiveInfo,
+    Attempt,
     ChannelInfo,
     Channels,
     ChannelSort,
     ConsumerInfo,
     DeadLetter,
     Finding,
+    LifeEvent,
     MessageState,
     Peek,
     PeekedMessage,
@@ -114,6 +116,27 @@ class AsyncInsights:
     async def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""
         return [MessageState(*row) for row in await self._hg.run(statements.MESSAGE_STATES, (stream, seq))]
+
+    async def message_life(self, stream: str, seq: int) -> list[LifeEvent]:
+        """Everything that is known of one message, in the order of time; nothing of a seq that was not drawn yet."""
+        params = (stream, whole(seq, "seq", 63))
+        return [LifeEvent(*row) for row in await self._hg.run(statements.MESSAGE_LIFE, params)]
+
+    async def attempts(
+        self,
+        stream: str,
+        seq: int | None = None,
+        *,
+        consumer: str | None = None,
+        limit: int = 100,
+        before: int | None = None,
+    ) -> list[Attempt]:
+        """Attempts that failed, the newest first: of one message, of one consumer, or of a whole stream.
+
+        The last 20 of a message and the last 100,000 of a stream are kept. `before` is the id to go on from.
+        """
+        params = (stream, whole(seq, "seq", 63), consumer, whole(limit, "limit"), whole(before, "before", 63))
+        return [Attempt(*row) for row in await self._hg.run(statements.ATTEMPTS, params)]
 
     async def messages(
         self,

@@ -10,7 +10,19 @@ from .. import statements, tracing
 from ..connections import Array
 from ..encoding import checked_text, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
-from ..types import ArchiveInfo, Backoff, Order, Outgoing, Push, Retain, SegmentInfo, StoredMessage, StreamInfo
+from ..types import (
+    ArchiveInfo,
+    Attempt,
+    Backoff,
+    LifeEvent,
+    Order,
+    Outgoing,
+    Push,
+    Retain,
+    SegmentInfo,
+    StoredMessage,
+    StreamInfo,
+)
 from .consumer import AsyncConsumer, as_filter
 
 if TYPE_CHECKING:
@@ -197,6 +209,14 @@ class AsyncStream:
         return await self.hg.insights.messages(
             self.name, limit, newest_first=newest_first, filter=filter, before=before, after=after
         )
+
+    async def message_life(self, seq: int) -> list[LifeEvent]:
+        """Everything that is known of one message: sent, delivered, failed, parked, dead, done, for each consumer."""
+        return await self.hg.insights.message_life(self.name, seq)
+
+    async def attempts(self, seq: int | None = None, *, limit: int = 100, before: int | None = None) -> list[Attempt]:
+        """Attempts that failed, the newest first: of one message, or of all; whichever consumer's."""
+        return await self.hg.insights.attempts(self.name, seq, limit=limit, before=before)
 
     async def info(self) -> StreamInfo:
         """The stream's settings and what is in it."""

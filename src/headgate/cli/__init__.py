@@ -6,6 +6,7 @@ A command is a function of a Call and its arguments that returns an exit code (N
 from __future__ import annotations
 
 from . import (  # each adds its commands
+    again,
     channels,
     consumers,
     contexts,
@@ -25,6 +26,7 @@ from .app import app, main
 from .operating import BENCHMARKS
 
 __all__ = [
-    "BENCHMARKS", "app", "channels", "consumers", "contexts", "dead", "discarding", "main", "messages", "operating",
+    "BENCHMARKS", "again", "app", "channels", "consumers", "contexts", "dead", "discarding", "main", "messages",
+    "operating",
     "pipelines", "receiving", "sending", "settling", "sources", "streams", "tokens",
 ]  # fmt: skip

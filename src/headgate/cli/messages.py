@@ -75,6 +75,47 @@ def show(call: Call, stream: str | None, seq: int | None) -> None:
         say_table([facts(s) for s in states], ("consumer", "state", "attempt", "visible_at", "worker", "last_error"))
 
 
+@command(messages, "life", curl=True)
+@stream_argument
+@click.argument("seq", required=False, type=int, metavar="SEQ")
+def life(call: Call, stream: str | None, seq: int | None) -> None:
+    """Show all that is known of a message: sent, delivered, failed, parked, dead, done, for each consumer.
+
+    In the order of time; what is so now, since no time that is known, comes last.
+    """
+    stream = call.stream(stream)
+    seq = call.ask("seq", type=int) if seq is None else seq
+    if call.curl("GET", "streams", stream, "messages", seq, "life"):
+        return
+    found = call.hg.insights.message_life(stream, seq)
+    if not found:
+        raise NotThere(
+            f"stream {stream!r} has no message {seq} yet", hint="`headgate message list` shows what there is"
+        )
+    columns = ("at", "consumer", "event", "attempt", "worker", "until", "error")
+    call.say_rows(found, [facts(e) for e in found], columns, "")
+
+
+@command(messages, "attempts", curl=True)
+@stream_argument
+@click.argument("seq", required=False, type=int, metavar="[SEQ]")
+@click.option("--consumer", metavar="CONSUMER", help="Only attempts of this consumer.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option("--before", type=int, metavar="ID", help="Only those before this id.")
+def attempts(
+    call: Call, stream: str | None, seq: int | None, consumer: str | None, limit: int, before: int | None
+) -> int | None:
+    """List attempts that failed, the newest first: of one message, or of all."""
+    stream = call.stream(stream)
+    query = given({"seq": seq, "consumer": consumer, "limit": limit, "before": before})
+    if call.curl("GET", "streams", stream, "attempts", query=query):
+        return None
+    found = call.hg.insights.attempts(stream, seq, consumer=consumer, limit=limit, before=before)
+    columns = ("id", "at", "consumer", "seq", "attempt", "outcome", "is_dead", "worker", "error")
+    call.say_rows(found, [facts(a) for a in found], columns, "no attempt has failed")
+    return None if found else NOTHING
+
+
 @command(app, "peek", curl=True)
 @consumer_arguments
 @options(RANGE)

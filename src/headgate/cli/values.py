@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -22,6 +22,16 @@ def time(value: Any) -> timedelta:
     if not 0 <= seconds <= 1e9:
         raise click.BadParameter(f"{value!r} is not a length of time; write 30s, 500ms, 5m, 2h or 7d")
     return timedelta(seconds=seconds)
+
+
+def moment(value: Any) -> datetime:
+    """A time: 2026-01-31 12:00, 2026-01-31T12:00:00+01:00; local, when no zone is given."""
+    if isinstance(value, datetime):
+        return value
+    try:
+        return datetime.fromisoformat(str(value).strip()).astimezone()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{value!r} is not a time; write for example 2026-01-31T12:00:00+00:00") from None
 
 
 def size(value: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..types import DeadLetter, MessageState, PeekedMessage, StoredMessage
+from ..types import Attempt, DeadLetter, LifeEvent, MessageState, PeekedMessage, StoredMessage
 
 
 class Published(Struct):
@@ -95,6 +95,68 @@ class Peeked(Struct):
         """The answer for what insights know."""
         stored = Stored(m.seq, m.key, shown(m.data), m.headers, None, m.created_at)
         return cls(stored, m.state, m.attempt, m.visible_at, m.worker, m.reason, m.last_error)
+
+
+class Happening(Struct):
+    """Something that happened to a message, or (`at` is null) where it is now. `until`: a deadline, or when it is due.
+
+    Of the message: sent, or gone. For a consumer: delivered, failed, expired, dead, redriven, replayed, discarded, and
+    parked, delayed, blocked, released, waiting (not read yet), skipped (by the filter) or done.
+    """
+
+    at: datetime | None
+    consumer: str | None
+    event: str
+    attempt: int | None
+    worker: str | None
+    error: str | None
+    until: datetime | None
+
+    @classmethod
+    def of(cls, e: LifeEvent) -> Happening:
+        """The answer for what insights know."""
+        return cls(e.at, e.consumer, e.event, e.attempt, e.worker, e.error, e.until)
+
+
+class FailedAttempt(Struct):
+    """An attempt that failed: nacked, or expired. `is_dead`: with it the message became a dead letter."""
+
+    id: int
+    consumer: str
+    seq: int
+    attempt: int
+    began: datetime | None
+    at: datetime
+    outcome: str
+    is_dead: bool
+    worker: str | None
+    error: str | None
+
+    @classmethod
+    def of(cls, a: Attempt) -> FailedAttempt:
+        """The answer for what insights know."""
+        return cls(
+            a.id, a.consumer, a.seq, a.attempt, a.began, a.at, a.outcome, a.is_dead, a.worker, a.error
+        )  # fmt: skip
+
+
+class Replayed(Struct):
+    """How many messages come again. `next_seq`: that was not all, go on with it as `from_seq`.
+
+    `not_found`: seqs whose messages were removed. `passed_over`: in flight or parked already, not read yet, not let
+    through by the consumer's filter, or superseded.
+    """
+
+    replayed: int
+    not_found: int
+    passed_over: int
+    next_seq: int | None
+
+
+class Retried(Struct):
+    """How many parked messages are due now."""
+
+    retried: int
 
 
 class Acked(Struct):

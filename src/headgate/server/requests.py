@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ Limit = Annotated[int, Meta(ge=1, le=1000)]
 # Other ids that look like one are answered as stale: an ack_id is nothing that a caller should read.
 AckId = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_.-]+$")]
 AckIds = Annotated[list[AckId], Meta(min_length=1, max_length=10_000)]
+Moment = Annotated[datetime, Meta(tz=True)]
 Sort = Literal["seq_asc", "seq_desc"]
 Filter = Annotated[list[Text], Meta(min_length=1, max_length=100)]
 Backoff = float | list[float] | dict[str, float]
@@ -255,6 +257,27 @@ class ToDiscard(Body):
     go_on: Text | None = None
 
 
+class ToRetry(Body):
+    """Which parked messages are due now: these seqs, or, asked for by name, all."""
+
+    seqs: Annotated[list[Seq], Meta(min_length=1, max_length=10_000)] | None = None
+    all: bool = False
+
+
+class ToReplay(Body):
+    """Which messages to hand out again. What is given must all hold; `from_seq` 1 means all there are.
+
+    Sent at `from_time` or later, and before `to_time`.
+    """
+
+    seqs: Annotated[list[Seq], Meta(min_length=1, max_length=10_000)] | None = None
+    from_seq: Seq | None = None
+    to_seq: Seq | None = None
+    from_time: Moment | None = None
+    to_time: Moment | None = None
+    filter: Filter | Text | None = None
+
+
 class NewToken(Body):
     """A token to make. Without `streams` it is for all of them; their patterns are written like key filters."""
 
@@ -311,6 +334,15 @@ class ChannelQuery(Body):
     limit: Limit = 100
     sort: Literal["waiting", "oldest", "name"] = "waiting"
     after: Annotated[str, Meta(min_length=1, max_length=3000)] | None = None
+
+
+class AttemptsQuery(Body):
+    """Of which message, of which consumer; how many, and before which id."""
+
+    seq: Seq | None = None
+    consumer: Name | None = None
+    limit: Limit = 100
+    before: Seq | None = None
 
 
 class AuditQuery(Body):

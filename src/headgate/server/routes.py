@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    routes_again,
     routes_consumers,
     routes_dead,
     routes_messages,
@@ -18,7 +19,7 @@ from .routing import Routes
 ROUTES = Routes().include(
     module.routes
     for module in (
-        routes_streams, routes_messages, routes_consumers, routes_receive, routes_workers, routes_dead, routes_sources,
-        routes_tokens, routes_service,
+        routes_streams, routes_messages, routes_consumers, routes_receive, routes_workers, routes_again, routes_dead,
+        routes_sources, routes_tokens, routes_service,
     )
 )  # fmt: skip

@@ -5,15 +5,17 @@ from __future__ import annotations
 from .. import tracing
 from ..encoding import dump_json
 from ..errors import InvalidText
-from .answers_messages import ConsumerState, MessageWithStates, Published, Stored
+from .answers_messages import ConsumerState, FailedAttempt, Happening, MessageWithStates, Published, Stored
 from .batching import Sending
 from .call import Call
 from .errors import Problem
 from .payload import to_text
-from .requests import MOST_SEQ, MessagesQuery, NewMessages
+from .requests import MOST_SEQ, AttemptsQuery, MessagesQuery, NewMessages
 from .routing import Routes
 
 routes = Routes()
+
+NOT_FOUND = Problem(404, "message_not_found", "the stream has no such message", "it may have been removed")
 
 
 @routes.route("POST", "/api/streams/{stream}/messages", scope="produce", body=NewMessages, answer=Published)
@@ -36,8 +38,7 @@ async def list_messages(call: Call) -> list[Stored]:
 @routes.route("GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", answer=MessageWithStates)
 async def get_message(call: Call) -> MessageWithStates:
     """One message, and its state for each consumer."""
-    text = call.path["seq"]
-    seq = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    seq = seq_of(call)
     insights = call.service.hg.insights
     found = []
     if 0 < seq <= MOST_SEQ:
@@ -45,9 +46,34 @@ async def get_message(call: Call) -> MessageWithStates:
     else:
         await insights.stream(call.stream)
     if not found or found[0].seq != seq:
-        raise Problem(404, "message_not_found", "the stream has no such message", "it may have been removed")
+        raise NOT_FOUND
     states = await insights.message(call.stream, seq)
     return MessageWithStates(Stored.of(found[0]), [ConsumerState.of(s) for s in states])
+
+
+@routes.route("GET", "/api/streams/{stream}/messages/{seq}/life", scope="monitor", answer=list[Happening])
+async def get_message_life(call: Call) -> list[Happening]:
+    """Everything that is known of one message, in the order of time; what is so now comes last."""
+    found = await call.service.hg.insights.message_life(call.stream, min(seq_of(call), MOST_SEQ))
+    if not found:
+        raise NOT_FOUND
+    return [Happening.of(e) for e in found]
+
+
+@routes.route("GET", "/api/streams/{stream}/attempts", scope="monitor", query=AttemptsQuery, answer=list[FailedAttempt])
+async def list_attempts(call: Call) -> list[FailedAttempt]:
+    """Attempts that failed, the newest first. The last 20 of a message and 100,000 of a stream are kept."""
+    q: AttemptsQuery = call.query
+    found = await call.service.hg.insights.attempts(
+        call.stream, q.seq, consumer=q.consumer, limit=q.limit, before=q.before
+    )
+    return [FailedAttempt.of(a) for a in found]
+
+
+def seq_of(call: Call) -> int:
+    """The seq in the path; -1 when it is none."""
+    text = call.path["seq"]
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 
 def columns(body: NewMessages, trace: tracing.Carried | None = None) -> Sending:

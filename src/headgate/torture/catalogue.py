@@ -7,6 +7,7 @@ from typing import Any
 from .presets import LONG, SHORT, Preset, plan
 
 MAINTENANCE = {"maintain": 3.0, "tick": 2.0}
+AGAIN = {"replay": 1.0, "retry_now": 0.5}
 THINNING = {"maintain": 2.0, "thin": 2.0, "use_up": 0.5}
 SMALL_SEGMENTS = {"segment_rows": 1000, "segment_age": "200 ms", "compact_every": "300 ms"}
 # Few sessions with few messages, so that segments are done for soon, but for some parked messages.
@@ -39,9 +40,9 @@ BOTH = (plan("free", ack_wait=0.6), plan("ordered", order="key", ack_wait=0.8))
 MORTAL = (plan("free", ack_wait=0.4, max_deliver=2), plan("ordered", order="key", ack_wait=0.5, max_deliver=2))
 
 _ALL = [
-    Preset("plain", BOTH, {"lanes": 3}, MAINTENANCE | {"discard": 0.5}, ids=0.2),
-    Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE | {"discard": 0.5}),
-    Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE | {"discard": 0.5}),
+    Preset("plain", BOTH, {"lanes": 3}, MAINTENANCE | AGAIN | {"discard": 0.5}, ids=0.2),
+    Preset("keys", BOTH, {"lane_by": "key"}, MAINTENANCE | AGAIN | {"discard": 0.5}),
+    Preset("channels", BOTH, {"lane_by": "channel"}, MAINTENANCE | AGAIN | {"discard": 0.5}),
     # many lanes, so that some are free while others are held
     Preset("many-keys", BOTH, {"lane_by": "key"}, {}, keys=40, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
     Preset("many-channels", BOTH, {"lane_by": "channel"}, {}, keys=10, keyless=0.0, sizes=(3, 10), batch=2, pace=0.1),
@@ -76,7 +77,7 @@ _ALL = [
             plan("others", filter=["b.>"]),
         ),
         {"lanes": 2},
-        MAINTENANCE,
+        MAINTENANCE | AGAIN,
         families=("a", "b"),
         delays=0.2,
     ),
@@ -95,7 +96,7 @@ _ALL = [
             plan("paced", order="key", ack_wait=0.5, max_concurrency=3, release_interval=0.005),
         ),
         {"lane_by": "channel"},
-        MAINTENANCE | {"set_channel": 2.0, "alter_consumer": 2.0, "pause": 0.5},
+        MAINTENANCE | AGAIN | {"set_channel": 2.0, "alter_consumer": 2.0, "pause": 0.5},
         batch=2,
         pace=0.1,
     ),
@@ -140,22 +141,22 @@ _ALL = [
         "seeks",
         BOTH,
         {"lanes": 3},
-        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "discard": 1.0, "pause": 0.3},
+        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "replay": 1.0, "discard": 1.0, "pause": 0.3},
         long_nack=0.3,
     ),
     Preset(
         "seeks-keys",
         BOTH,
         {"lane_by": "key"},
-        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "discard": 1.0},
+        MAINTENANCE | {"seek": 1.0, "retry_now": 1.0, "replay": 1.0, "discard": 1.0},
         long_nack=0.3,
     ),
-    Preset("dead", MORTAL, {"lanes": 3}, MAINTENANCE | {"redrive": 2.0, "purge_dead": 0.3, "retry_now": 1.0}, nack=0.3),
+    Preset("dead", MORTAL, {"lanes": 3}, MAINTENANCE | AGAIN | {"redrive": 2.0, "purge_dead": 0.3}, nack=0.3),
     Preset(
         "dead-channels",
         MORTAL,
         {"lane_by": "channel"},
-        MAINTENANCE | {"redrive": 2.0, "purge_dead": 0.3},
+        MAINTENANCE | AGAIN | {"redrive": 2.0, "purge_dead": 0.3},
         nack=0.3,
     ),
     # discards of what waits, is in flight or parked; few workers, so that there is something to discard
@@ -172,48 +173,48 @@ _ALL = [
         **STORED | FEW_WORKERS,
     ),
     # changing the number of lanes under traffic
-    Preset("lanes", BOTH, {"lanes": 2}, MAINTENANCE | {"set_lanes": 1.0, "seek": 0.3}, open=0.25),
+    Preset("lanes", BOTH, {"lanes": 2}, MAINTENANCE | AGAIN | {"set_lanes": 1.0, "seek": 0.3}, open=0.25),
     # storage: what everybody has acked is removed, a few parked messages are kept elsewhere
     Preset(
         "storage",
         BOTH,
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3, "discard": 0.5},
+        AGAIN | {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "alter_stream": 0.3, "discard": 0.5},
         **STORED,
     ),
     Preset(
         "storage-lanes",
         BOTH,
         {"lanes": 2, "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "set_lanes": 0.7},
+        AGAIN | {"maintain": 6.0, "compact": 3.0, "seek": 0.7, "set_lanes": 0.7},
         **STORED,
     ),
     Preset(
         "storage-channels",
         BOTH,
         {"lane_by": "channel", "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 3.0, "seek": 0.7},
+        AGAIN | {"maintain": 6.0, "compact": 3.0, "seek": 0.7},
         **STORED,
     ),
     Preset(
         "compaction",
         (plan("free", ack_wait=0.6),),
         QUICK_SEGMENTS,
-        {"compact_late": 1.0, "replay_slowly": 1.0, "discard": 0.2},
+        {"compact_late": 1.0, "go_back_slowly": 1.0, "replay": 2.0, "discard": 0.2},
         **QUICK,
     ),
     Preset(
         "compaction-lanes",
         (plan("free", ack_wait=0.6),),
         QUICK_SEGMENTS,
-        {"replay_elsewhere": 1.0, "replay": 0.2, "set_lanes": 0.2},
+        {"go_back_elsewhere": 1.0, "go_back": 0.2, "set_lanes": 0.2},
         **QUICK,
     ),
     Preset(
         "aging",
         BOTH,
         {"lanes": 2, "retain_up_to": 2.0} | SMALL_SEGMENTS,
-        {"maintain": 3.0, "compact": 1.0, "seek": 0.3},
+        AGAIN | {"maintain": 3.0, "compact": 1.0, "seek": 0.3},
         batch=12,
         maintainers=1,
         open=0.15,
@@ -223,7 +224,7 @@ _ALL = [
         "upsert",
         (plan("newest", ack_wait=0.5),),
         {"lanes": 2, "one_message_per_key": True},
-        MAINTENANCE | {"discard": 0.5},
+        MAINTENANCE | AGAIN | {"discard": 0.5},
         ids=0.6,
         keyless=0.0,
     ),
@@ -231,7 +232,7 @@ _ALL = [
         "upsert-dead",
         (plan("newest", ack_wait=0.4, max_deliver=2),),
         {"lanes": 2, "one_message_per_key": True, "retain": "until_acked"} | SMALL_SEGMENTS,
-        {"maintain": 6.0, "compact": 2.0, "redrive": 2.0, "seek": 0.3},
+        AGAIN | {"maintain": 6.0, "compact": 2.0, "redrive": 2.0, "seek": 0.3},
         keyless=0.0,
         nack=0.4,
         maintainers=1,
@@ -246,7 +247,7 @@ _ALL = [
         "upsert-redriven",
         (plan("newest", ack_wait=0.4, max_deliver=1),),
         {"lanes": 2, "one_message_per_key": True} | QUICK_SEGMENTS | {"compact_every": "100 ms"},
-        {"maintain": 6.0, "redrive": 1.0},
+        {"maintain": 6.0, "redrive": 1.0, "replay": 1.0},
         **QUICK | {"batch": 2, "keyless": 0.0, "keys": 3, "long_nack": 0.0, "maintainers": 1},
     ),
     # readers with marks, while ticks are thinned out
@@ -271,7 +272,14 @@ _ALL = [
     Preset("looks", BOTH, {"lanes": 3}, MAINTENANCE | {"discard": 1.0}, lookers=2, delays=0.1, long_nack=0.3),
     Preset("looks-keys", BOTH, {"lane_by": "key"}, MAINTENANCE | {"seek": 0.3}, lookers=2, delays=0.1, long_nack=0.3),
     Preset("looks-channels", BOTH, {"lane_by": "channel"}, MAINTENANCE, lookers=2, delays=0.1, long_nack=0.3),
-    Preset("looks-dead", MORTAL, {"lanes": 2}, MAINTENANCE | {"redrive": 1.0, "set_lanes": 0.5}, lookers=2, nack=0.3),
+    Preset(
+        "looks-dead",
+        MORTAL,
+        {"lanes": 2},
+        MAINTENANCE | AGAIN | {"redrive": 1.0, "set_lanes": 0.5},
+        lookers=2,
+        nack=0.3,
+    ),
     Preset(
         "looks-storage",
         BOTH,

@@ -176,9 +176,10 @@ def last_seeks(reading: Reading) -> list[Event | None]:
 
 def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
     """Whether something explains that the message does not come any more, if that seek was the last one."""
-    seq, since = message.seq, 0.0
+    seq = message.seq
+    since = reading.given_back_at(seq)
     if seek is not None:
-        since = seek.called
+        since = max(since, seek.called)
         if may_skip(seek, message):
             return True
     if any(a.happened and a.seen_by > since for _, a in reading.acks.get(seq, [])):

@@ -58,13 +58,14 @@ def floor_too_high(reading: Reading, log: Log) -> Iterator[Finding]:
 
 
 def floor_moved_back(reading: Reading, log: Log) -> Iterator[Finding]:
-    """Only a seek and a redrive give back what was done. (Of named lanes it may be lower than it could be.)"""
+    """Only a seek, a redrive and a replay give back what was done. (Of named lanes it may be lower than that.)"""
     if reading.preset.lane_by != "hash":
         return
     highest: tuple[Event, int] | None = None
     for event, floor in floors(reading):
         if highest is not None and highest[0].answered < event.called and floor < highest[1]:
-            between = [r for r in reading.redrives if r.seen_by > highest[0].called and r.seen_from < event.answered]
+            given_back = reading.redrives + reading.replays
+            between = [r for r in given_back if r.seen_by > highest[0].called and r.seen_from < event.answered]
             if not between and not reading.moved(highest[0].called, event.answered):
                 text = (
                     f"the floor was {highest[1]} at {highest[0].called:.3f} and {floor} at {event.called:.3f}, and "
@@ -146,7 +147,7 @@ def surely_done(reading: Reading, seq: int, before: float) -> bool:
     if not acks:
         return False
     last = max(acks, key=lambda e: e.seen_by)
-    return not reading.moved(last.called, float("inf")) and not reading.redrives
+    return not reading.moved(last.called, float("inf")) and not reading.redrives + reading.replays
 
 
 def wrong_loss(reading: Reading, log: Log) -> Iterator[Finding]:
@@ -154,7 +155,7 @@ def wrong_loss(reading: Reading, log: Log) -> Iterator[Finding]:
     ending = reading.history.endings.get(reading.plan.name)
     if ending is None or ending.lost is None or not reading.preset.loses or reading.preset.upsert:
         return
-    if reading.seeks or reading.redrives:
+    if reading.seeks or reading.redrives or reading.replays:
         return  # what is given back may be lost again
     messages = [m for m in log.values() if m.is_committed and reading.plan.passes(m.sent.key)]
     unfinished = [m.seq for m in messages if not any_settled(reading, m)]

@@ -112,7 +112,7 @@ class Stage:
         plan = self.preset.consumers[0]
         in_flight = [row[0] for row in self.last.db.execute(IN_FLIGHT, [CONSUMER])]
         self.last.settle_by("ack", CONSUMER, in_flight)
-        self.last.of_consumer("retry_now", CONSUMER)
+        self.last.of_consumer("retry_now", CONSUMER, [None, True])
         if plan.leased:
             for actor in (self.a, self.b):
                 actor.be_seen("leave_workers")

@@ -97,7 +97,7 @@ class Operator(Session):
         if self.transaction is None and self.has_to_keep():
             self.in_transaction(
                 lambda: self.tick(""),
-                lambda: self.beside(lambda: self.replay(consumer)),
+                lambda: self.beside(lambda: self.go_back(consumer)),
                 self.compact_surely,
                 isolation="repeatable read",
             )
@@ -133,19 +133,19 @@ class Operator(Session):
             target = str(self.random.choice(self.known()))
         self.of_consumer("seek", consumer, [target], target=target)
 
-    def replay(self, consumer: str) -> None:
+    def go_back(self, consumer: str) -> None:
         self.of_consumer("seek", consumer, ["beginning"], target="beginning")
 
-    def replay_slowly(self, consumer: str) -> None:
+    def go_back_slowly(self, consumer: str) -> None:
         """In a transaction that stays open while another session compacts."""
         if self.transaction is None and self.has_to_keep():
             self.in_transaction(
-                lambda: self.replay(consumer),
+                lambda: self.go_back(consumer),
                 lambda: self.beside(self.compact_surely),
                 isolation="read committed",
             )
 
-    def replay_elsewhere(self, consumer: str) -> None:
+    def go_back_elsewhere(self, consumer: str) -> None:
         """After compaction has kept something, and its lanes were left for others."""
         if self.transaction is None and self.has_to_keep():
             self.compact_surely()
@@ -155,7 +155,7 @@ class Operator(Session):
                 self.compact(consumer)
                 if self.db.execute(ONE_LAYOUT).fetchall():
                     break
-            self.replay(consumer)
+            self.go_back(consumer)
 
     def recreate(self, consumer: str) -> None:
         """Dropped, and created again from the beginning, in one statement: for everybody else it is a seek."""
@@ -187,7 +187,27 @@ class Operator(Session):
 
     def retry_now(self, consumer: str) -> None:
         seqs = self.some_seqs()
-        self.of_consumer("retry_now", consumer, [seqs], seqs=seqs)
+        self.of_consumer("retry_now", consumer, [seqs, seqs is None], seqs=seqs)
+
+    def replay(self, consumer: str) -> None:
+        """Some again, by their seqs or those of a range: whether they are done, in flight, parked or unread."""
+        known = self.known()
+        if self.random.random() < 0.5:
+            seqs = sorted(self.random.sample(known, min(len(known), 5)))
+            self.replay_these(consumer, "seqs => %s", [seqs], seqs, given=len(seqs))
+        else:
+            first = self.random.choice(known)
+            last = first + self.random.randrange(20)
+            self.replay_these(
+                consumer, "from_seq => %s, to_seq => %s", [first, last], list(range(first, last + 1)), given=None
+            )
+
+    def replay_these(
+        self, consumer: str, text: str, values: list[Any], seqs: list[int] | None, *, given: int | None
+    ) -> None:
+        """`given`: how many messages it would be, if all of them are replayed."""
+        query = f"select replayed from headgate.replay(%s, %s, {text})"
+        self.call("replay", query, [STREAM, consumer, *values], first, consumer=consumer, seqs=seqs, given=given)
 
     def discard(self, consumer: str) -> None:
         """Some that are known, or all of some keys, wherever they are."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from .reading import Finding, Handed, Log, Reading
 from .record import Event
 
-HURRYING = ("retry_now", "redrive", "seek")  # these make what waits due at once
+HURRYING = ("retry_now", "redrive", "replay", "seek")  # these make what waits due at once
 CHANGING = ("set_channel", "alter_consumer")
 
 
@@ -22,7 +22,7 @@ def too_early(reading: Reading, log: Log) -> Iterator[Finding]:
         if sent is not None and sent.sent.delay:
             due = min(e.called for e in sent.events) + sent.sent.delay
             for h in handed:
-                if h.event.answered < due and not _hurried(reading, sent.events[0], h.event, ("retry_now",)):
+                if h.event.answered < due and not _hurried(reading, sent.events[0], h.event, ("retry_now", "replay")):
                     yield _early(reading, seq, h.event, due, sent.events[0])
         for first in handed:
             for nack in first.settled:

@@ -211,6 +211,15 @@ class Reading:
         return [e for e in self.of("redrive") if e.effective]
 
     @cached_property
+    def replays(self) -> list[Event]:
+        return [e for e in self.of("replay") if e.effective]
+
+    def given_back_at(self, seq: int) -> float:
+        """When it was last replayed, as far as that is sure; 0: it was not. Then it has to be finished again."""
+        sure = [e.called for e in self.replays if e.happened and concerns(e, seq) and e.answer == e.asked.get("given")]
+        return max(sure, default=0.0)
+
+    @cached_property
     def removals(self) -> list[Event]:
         """Calls that removed messages from the log."""
         return [e for e in self.history.events if removes(e)]
@@ -243,8 +252,11 @@ class Reading:
         return any(s.seen_by > after and s.seen_from < before for s in self.seeks)
 
     def may_come_again(self, seq: int, over: Event, receive: Event) -> bool:
-        """Whether a seek or a redrive may have brought a message back that was over."""
+        """Whether a seek, a replay or a redrive may have brought a message back that was over."""
         if self.moved(over.called, receive.answered) or self.moved_inside(receive, over.called):
+            return True
+        replays = [r for r in self.of("replay") if concerns(r, seq)]
+        if any(r.seen_by > over.called and r.called < receive.answered for r in replays):
             return True
         return self.maybe_dead(seq, receive.called) and any(
             r.seen_by > over.called and r.called < receive.answered for r in self.of("redrive")
@@ -336,6 +348,8 @@ class Reading:
             return False
         if ack.kind == "ack" and handed.message.ack_id in names(ack):
             return bool(ack.answer[1] == 0)
+        if any(e is not ack and e.kind in ACKING and e.possible and e.called < ack.answered for e in handed.settled):
+            return False  # that may have been the one: this one says nothing of a message that was replayed meanwhile
         if ack.kind == "ack":  # the whole delivery, whatever was left of it
             others = [e for h in self.fellows(handed) for e in h.settled if e.kind in ("nack", "release")]
             if ack.answer[1] or any(e.called < ack.answered and (e.possible or e.seen_by > ack.called) for e in others):

@@ -236,6 +236,7 @@ PHRASES: dict[str, Callable[[Event], str]] = {
     "seek": lambda e: f"seeks to {e.asked['target']}",
     "discard": _with_answer(lambda e: f"discards {e.asked.get('keys') or e.asked.get('seqs')}"),
     "redrive": _with_answer("redrives dead letters"),
+    "replay": _with_answer(lambda e: f"replays {e.asked.get('seqs')}"),
     "purge_dead": _with_answer("purges dead letters"),
     "retry_now": _with_answer("retries what is parked"),
     "pause": lambda e: "pauses the consumer",

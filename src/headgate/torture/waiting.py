@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .reading import Finding, Log, Reading, Written, may_skip, names
+from .reading import Finding, Log, Reading, Written, concerns, may_skip, names
 from .record import Event, History, Transaction
 
 # Operators' calls wait for a while, and then say who is in the way.
 OPERATORS = (
-    "seek", "set_lanes", "discard", "retry_now", "redrive", "purge_dead", "alter_consumer", "alter_stream", "pause",
-    "resume", "set_channel", "recreate_stream",
+    "seek", "set_lanes", "discard", "retry_now", "redrive", "replay", "purge_dead", "alter_consumer", "alter_stream",
+    "pause", "resume", "set_channel", "recreate_stream",
 )  # fmt: skip
 LONGEST = 1.0
 LONGEST_OPERATOR = 10.0
@@ -156,6 +156,8 @@ def due_at(reading: Reading, same_key: list[Written], message: Written) -> float
             continue
         if min(e.called for e in other.events) < sent or other.seq < message.seq:
             over = [a.seen_by for _, a in reading.acks.get(other.seq, []) if a.happened]
+            if any(concerns(r, other.seq) for r in reading.replays):
+                over = [max(over, default=float("inf"))]
             due = max(due, min(over, default=float("inf")))
     return due
 

@@ -32,6 +32,7 @@ OPERATING = (
     "seek",
     "seek the end",
     "retry_now",
+    "replay",
     "discard",
     "discard all",
     "pass discarded",
@@ -176,6 +177,11 @@ class Actor(Worker, Operator):
     def go_to(self, target: str) -> None:
         self.of_consumer("seek", CONSUMER, [target], target=target)
 
+    def ack_and_replay(self) -> None:
+        """One is done, and comes again; the others are not."""
+        self.settle_by("ack", CONSUMER, self.one)
+        self.replay_these(CONSUMER, "from_seq => %s", [self.first_seq], None, given=None)
+
     def be_seen(self, function: str) -> None:
         self.of_consumer(function, CONSUMER, [self.name])
 
@@ -293,7 +299,8 @@ OPERATIONS: dict[str, Callable[[Actor], Any]] = {
     "tick": lambda a: a.tick(CONSUMER),
     "seek": lambda a: a.go_to(str(a.first_seq)),
     "seek the end": lambda a: a.go_to("end"),
-    "retry_now": lambda a: a.of_consumer("retry_now", CONSUMER),
+    "retry_now": lambda a: a.of_consumer("retry_now", CONSUMER, [None, True]),
+    "replay": lambda a: a.ack_and_replay(),
     "discard": lambda a: a.discard_these(CONSUMER, a.parked),
     "discard all": lambda a: a.discard_these(CONSUMER, None, [a.key(k) for k in "pfqwv"]),
     "pass discarded": lambda a: a.do("discard all", "receive", "maintain"),

@@ -239,6 +239,7 @@ begin
   delete from headgate.worker where consumer = c.id;
   delete from headgate.loss where consumer = c.id;
   delete from headgate.discarded where consumer = c.id;
+  delete from headgate.attempt where consumer = c.id;
 end $$;
 
 -- hold_consumer(consumer, what): for moving or removing a consumer as a whole. Holds its cursors, what is in flight and

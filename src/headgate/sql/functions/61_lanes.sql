@@ -307,8 +307,9 @@ begin
   end loop;
 end $$;
 
--- discovered_lanes(consumer id) -> the lanes that were discovered and have no cursor yet, as the cursors that they will have: for who asks what is unread.
-create or replace function headgate.discovered_lanes(p_consumer int) returns setof headgate.cursor
+-- discovered_lanes(consumer id, lane) -> the lanes that were discovered and have no cursor yet, or that one alone, as the cursors that they
+-- will have: for who asks what is unread.
+create or replace function headgate.discovered_lanes(p_consumer int, p_lane bigint default null) returns setof headgate.cursor
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   d headgate.discovered;
@@ -317,6 +318,7 @@ begin
   for d in
     select distinct on (x.lane) x.* from headgate.discovered x
      where x.consumer = p_consumer and not exists (select from headgate.cursor o where o.consumer = p_consumer and o.lane = x.lane)
+       and x.lane between coalesce(p_lane, -9223372036854775808) and coalesce(p_lane, 9223372036854775807)
      order by x.lane, x.to_base, x.at
   loop
     k.consumer := d.consumer; k.lane := d.lane; k.name := d.name; k.next_at := d.at; k.turn := '-infinity'; k.first_seq := d.first_seq;

@@ -2,10 +2,14 @@
 -- docs/concepts/parked.md says what for.
 
 -- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for another attempt, or moves
--- them to the dead-letter stream. Writes parked, wake, the dead-letter stream.
+-- them to the dead-letter stream. Writes parked, wake, attempt, the dead-letter stream.
 create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_delay interval, p_reason text, p_error text)
-returns void language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare dead bigint[]; tried int[];
+returns void language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_hashjoin = on as $$
+declare
+  dead bigint[];
+  tried int[];
+  failed bigint[] := p_seqs;  -- also those that do not come again
 begin
   p_seqs := headgate.without_removed(c, d, headgate.still_newest(c, d, p_seqs));
   if c.max_deliver is not null then
@@ -18,6 +22,7 @@ begin
       end if;
     end if;
   end if;
+  perform headgate.note_attempts(c, d, failed, dead, p_reason, p_error);
   -- point: what failed is to be parked
   insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error, delivery)
     select c.id, d.lane, u.s, u.k, coalesce(u.a, 1),

@@ -105,7 +105,7 @@ end $$;
 -- these seqs (of <stream>.dead), those whose key passes the filter, or all. What the consumer has still to come to, after a
 -- seek, or has again, is not given twice. Of an upsert stream, one that a newer version of its key has
 -- superseded is counted and dropped: it is a dead letter no more, and does not come again.
--- Locks as hold_in_place, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake, the dead-letter stream.
+-- Locks as hold_in_place and hold_done, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake, attempt, the dead-letter stream.
 create or replace function headgate.redrive(stream text, consumer text, seqs bigint[] default null, filter text[] default null, max int default null)
 returns int language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); sources bigint[];
@@ -113,6 +113,7 @@ begin
   perform headgate.need_read_committed('redrive');
   perform headgate.hold_in_place(c, 'given back');
   perform headgate.lock_kept(c);
+  perform headgate.hold_done(c, true);
   -- point: a redrive holds the consumer
   sources := headgate.take_dead(c, seqs, filter, max, true);
   -- point: dead letters are taken
@@ -124,7 +125,10 @@ begin
           from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
          cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
          where m.seq = any($2) and x.state in ('done', 'skipped')%2$s
-        on conflict do nothing returning lane)  -- another redrive gives the same message back
+        on conflict do nothing returning lane, seq),  -- another redrive gives the same message back
+    told as (
+      insert into headgate.attempt (stream, consumer, seq, attempt, at, outcome)
+        select ($1).stream, ($1).id, b.seq, 0, clock_timestamp(), 'redriven' from back b)
     insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$,
     c.stream, headgate.newest_only(headgate.find_stream(stream), 'm'))
     using c, sources;
@@ -150,14 +154,20 @@ exception when lock_not_available or deadlock_detected then
   perform headgate.fail('55P03', 'a transaction that compacts the stream is open', 'repeat the call once it has ended');
 end $$;
 
--- retry_now(stream, consumer, seqs) -> how many parked messages were made due at once: these, or all. One that another transaction is
--- handing out or changing at this moment is passed over. Locks as hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake.
-create or replace function headgate.retry_now(stream text, consumer text, seqs bigint[] default null) returns int
+-- retry_now(stream, consumer, seqs, all) -> how many parked messages were made due at once: these, or, asked for by name
+-- ("all" => true), all. HG010 when neither is given, or both. One that another transaction is handing out or changing at this moment
+-- is passed over. Locks as hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake.
+create or replace function headgate.retry_now(
+  stream text, consumer text, seqs bigint[] default null, "all" boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   c headgate.consumer := headgate.find_consumer(stream, consumer);
   n int;
 begin
+  if (seqs is not null) = coalesce("all", false) then
+    perform headgate.fail('HG010', 'it is not said which parked messages to retry',
+      'give seqs, or ask for all by name ("all" => true in SQL, {"all": true} over HTTP); not both');
+  end if;
   perform headgate.hold_in_place(c, 'made due');
   -- point: a retry holds the consumer
   with held as materialized (

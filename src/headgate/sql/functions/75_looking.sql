@@ -114,7 +114,7 @@ begin
                 when (select headgate.unread(k, p_seq, p_xid) from (
                         select k.* from headgate.cursor k where k.consumer = c.id and k.lane in (p_lane, -1)
                         union all
-                        select k.* from headgate.discovered_lanes(c.id) k where k.lane = p_lane) k
+                        select k.* from headgate.discovered_lanes(c.id, p_lane) k) k
                        order by k.lane desc limit 1) then 'available'
                 else 'done' end;
 end $$;

@@ -23,6 +23,8 @@ begin
     if n > 0 then return query select 'superseded versions', s.name, n; end if;
     n := headgate.forget_newest(s);
     if n > 0 then return query select 'forget newest', s.name, n; end if;
+    n := headgate.trim_attempts(s);
+    if n > 0 then return query select 'forget attempts', s.name, n; end if;
     if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + headgate.seqs_ahead(s) * 3 / 4 then
       perform headgate.ensure_segments(s.id, 0);
       return query select 'segments', s.name, 1::bigint;

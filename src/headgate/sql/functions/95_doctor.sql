@@ -159,7 +159,7 @@ begin
   select 'warning', format('consumer %s/%s', s.name, c.name),
          format('%s%s messages of consumer "%s" of stream "%s" have failed and wait for another attempt; the last error was: %s', p.failed,
                 case when p.looked > 10000 then ' or more' else '' end, c.name, s.name, coalesce(p.last_error, 'none (their deadlines passed)')),
-         format('Look at headgate.parked_messages and the workers'' logs. After a fix: select headgate.retry_now(%1$L, %2$L); and set max_deliver, so that what cannot succeed becomes a dead letter.', s.name, c.name)
+         format('Look at headgate.parked_messages and the workers'' logs. After a fix: select headgate.retry_now(%1$L, %2$L, "all" => true); and set max_deliver, so that what cannot succeed becomes a dead letter.', s.name, c.name)
     from headgate.consumer c join headgate.stream s on s.id = c.stream cross join lateral (
       select count(*) as looked, count(*) filter (where p.attempt > 0) as failed, (array_agg(p.last_error order by p.parked_at desc) filter (where p.last_error is not null))[1] as last_error
         from (select * from headgate.parked p where p.consumer = c.id limit 10001) p) p

@@ -29,10 +29,10 @@ begin
         ('headgate_producer', array['send', 'send_batch', 'stage', 'make_room', 'send_staged', 'last_written', 'written_messages', 'load_once', 'note_pipeline', 'stream_settings', 'installed_version']),
         ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
            'join_workers', 'heartbeat', 'leave_workers', 'last_seqs', 'note_timings']),
-        ('headgate_monitor', array['peek', 'messages', 'message_states', 'channel_backlog', 'consumer_facts', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
+        ('headgate_monitor', array['peek', 'messages', 'message_states', 'message_life', 'attempts', 'channel_backlog', 'consumer_facts', 'dead_letters', 'stream_facts', 'unread_count', 'floor_of', 'dead_count',
            'oldest_unacked', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'removed_between', 'read_plan', 'has_channels', 'archive_mark', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor', 'vitals']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
-           'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'discard', 'compact', 'maintain',
+           'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'replay', 'discard', 'compact', 'maintain',
            'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'forget_audit',
            'push_version', 'push_targets', 'push_gone', 'create_source', 'alter_source', 'drop_source', 'source_settings', 'note_archive', 'drop_archive', 'forget_pipeline'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
