@@ -140,9 +140,9 @@ def test_what_was_received_of_many_channels_is_acked_with_the_next_receive(datab
     with psycopg.connect(database_url, autocommit=True) as db:
         in_flight = "select count(*), count(distinct lane) from headgate.delivery"
         first = side.receive(40, wait=5)
-        assert db.execute(in_flight).fetchone() == (40, 40)
+        assert db.execute(in_flight).fetchone() == (20, 20)  # two or three messages of each
         second = side.receive(40)
-        assert db.execute(in_flight).fetchone() == (40, 40)
+        assert db.execute(in_flight).fetchone() == (20, 20)
         side.settle()
         assert db.execute(in_flight).fetchone() == (0, 0)
         assert len({*first, *second}) == 80

@@ -306,7 +306,7 @@ class TestDropping:
             column(
                 db,
                 "select relname from pg_class where relnamespace = 'headgate'::regnamespace "
-                r"and relname ~ '(message|seq)_\d|log_'",
+                r"and relname ~ '(message|seq)_\d|^log_'",
             )
             == []
         )

@@ -153,7 +153,7 @@ class TestChoosing:
         assert discard(db, S, C, filter=["k.1", "k.3"]) == (expected, 0, None)
         assert discard(db, S, C, filter=["q.>"]) == (0, 0, None)
         ack(db, S, C, batch)
-        call(db, "retry_now", S, C)
+        call(db, "retry_now", S, C, all=True)
         assert {int(d) % 5 for d in drain(db, S, C)} <= {0, 2, 4}
 
     def test_without_a_key(self, db: Db, lanes: str) -> None:
@@ -213,7 +213,7 @@ class TestChoosing:
         send(db, S, "later", key="k.1", delay="1 hour")
         assert receive(db, S, C) == []
         assert discard(db, S, C, everything=True) == (1, 0, None), "parked"
-        call(db, "retry_now", S, C)
+        call(db, "retry_now", S, C, all=True)
         assert receive(db, S, C) == []
 
 
