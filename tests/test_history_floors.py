@@ -118,6 +118,14 @@ def test_a_seek_without_an_answer_may_not_have_happened(tale: LookTale) -> None:
     assert tale.said() == ["shown in a wrong state"] * 2
 
 
+@pytest.mark.parametrize(("replayed", "found"), [([2], []), ([1], ["shown in a wrong state"])])
+def test_a_replay_brings_back_what_was_discarded(tale: LookTale, replayed: list[int], found: list[str]) -> None:
+    tale.event("o", "discard", 1, 2, seqs=[1, 2])
+    tale.event("o", "replay", 2, 1, seqs=replayed)
+    tale.still({1: "discarded", 2: "parked"}, parked=1)
+    assert tale.said() == found
+
+
 def test_shown_as_waiting_although_it_is_acked(tale: LookTale) -> None:
     tale.ack(1.5, tale.receive(1, 1, 2))
     tale.still({1: "done", 2: "available"}, unread=1)

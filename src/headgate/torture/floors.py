@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .lookers import Still
-from .reading import ACKING, Finding, Log, Reading, Written, discards, may_skip, surely_discards
+from .reading import ACKING, Finding, Log, Reading, Written, concerns, discards, may_skip, surely_discards
 from .record import Event, History
 
 SLOWEST = 1.0
@@ -138,8 +138,10 @@ def may_have_been_received(reading: Reading, seq: int) -> bool:
 
 def is_discarded(reading: Reading, message: Written, before: float) -> bool:
     """Whether it was surely discarded by then, if it was not finished before, and nothing brought it back."""
+    if reading.redrives or any(concerns(r, message.seq) for r in reading.replays):
+        return False
     gone = [e for e in reading.of("discard") if e.happened and e.seen_by < before and surely_discards(e, message)]
-    return any(not reading.moved(e.called, float("inf")) for e in gone) and not reading.redrives
+    return any(not reading.moved(e.called, float("inf")) for e in gone)
 
 
 def surely_done(reading: Reading, seq: int, before: float) -> bool:
