@@ -83,11 +83,11 @@ begin
   end if;
 end $$;
 
--- lanes_of_batch(n) -> how many lanes a batch of n messages is first asked of: each gives up to ten in batches of 100 and more, because a
--- lane costs more than a message.
+-- lanes_of_batch(n) -> how many lanes are woken or made known for a batch of n messages: more than the ten of 100 that it is first asked of
+-- (62_rotate.sql), because some turn out to have nothing.
 create or replace function headgate.lanes_of_batch(n int) returns int
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select ceil(n::float8 / least(10, greatest(1, n / 10)))::int
+  select ceil(n::float8 / least(4, greatest(1, n / 25)))::int
 $$;
 
 -- lanes_to_wake(consumer, now, n) -> how many lanes a receive of n messages that may be part of a longer transaction should wake: those that it
@@ -140,14 +140,19 @@ language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare start bigint := headgate.any_lane(); noted bigint[]; held bigint[]; strange bigint[]; places tid[]; g headgate.cursor;
 begin
-  noted := array(select w.lane from headgate.wake w where w.consumer = c.id and w.lane >= start order by w.lane limit n);
+  -- (lanes, not notes: one may have many)
+  noted := array(
+    select distinct w.lane from headgate.wake w
+     where w.consumer = c.id and w.lane >= start
+     order by w.lane limit n);
   if cardinality(noted) < n then
     noted := noted || array(
-      select w.lane from headgate.wake w where w.consumer = c.id and w.lane < start order by w.lane limit n - cardinality(noted));
+      select distinct w.lane from headgate.wake w
+       where w.consumer = c.id and w.lane < start
+       order by w.lane limit n - cardinality(noted));
   end if;
   -- point: notes of lanes are read
   if noted = '{}' then return; end if;
-  noted := array(select distinct u from unnest(noted) u);
   select coalesce(array_agg(h.lane), '{}'), array_agg(h.place) into held, places from unnest(noted) u (lane) cross join lateral (
     select k.lane, k.ctid as place from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h;
   update headgate.cursor k set next_at = headgate.when_due(p_now, k.turn, coalesce(k.release_interval, c.release_interval), p_first)

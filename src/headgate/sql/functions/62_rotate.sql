@@ -106,6 +106,13 @@ declare
       tries := tries + 1;
       continue;
     end if;
+    if places is null and tries < 8 and has_notes and want = had
+       and exists (select from headgate.wake w where w.consumer = c.id and w.key is null) then
+      -- the lanes that there were notes of had nothing: there are more notes
+      perform headgate.take_wakes(c, t1, headgate.lanes_of_batch(want), not is_alone);
+      tries := tries + 1;
+      continue;
+    end if;
     if places is null then
       -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
       exit when want < had or tries >= 8 or not (
