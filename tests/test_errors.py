@@ -74,7 +74,7 @@ MISTAKES: dict[str, tuple[type[headgate.Error], Call]] = {
     "seek": (headgate.InvalidPosition, lambda hg, s, c: c.seek("-1x")),
     "delay": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", delay=float("nan"))),
     "nack delay": (headgate.InvalidArgument, lambda hg, s, c: c.nack(["0.1.1"], delay=-1)),
-    "extend": (headgate.InvalidArgument, lambda hg, s, c: c.extend(["0.1.1"], 0)),
+    "extend": (headgate.InvalidArgument, lambda hg, s, c: c.extend(["0.1.1"], -1)),
     "key": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", key=5)),  # type: ignore[arg-type]
     "id": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", id=5)),  # type: ignore[arg-type]
     "headers": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", headers=[1])),  # type: ignore[arg-type]

@@ -82,7 +82,11 @@ create or replace function headgate.make_tick(p_stream int, p_open boolean, p_hi
 returns headgate.tick
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan as $$
+set plan_cache_mode = force_generic_plan
+-- (a plan that is made while there are few ticks is kept)
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off as $$
 declare
   last headgate.tick;
   t headgate.tick;
