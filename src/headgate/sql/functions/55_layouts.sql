@@ -182,8 +182,22 @@ language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan =
   select exists (select from headgate.delivery d where d.consumer = c.id and d.lane >= y.base and d.lane < y.base + y.lanes)
 $$;
 
+-- holds_parked(consumer, layout) -> whether nobody else has any of the parked messages of a layout in hand: now they are held. Who acks one
+-- late, makes it due or discards it in a transaction that is open is not waited for. Locks parked rows (SKIP LOCKED).
+create or replace function headgate.holds_parked(c headgate.consumer, y headgate.layout) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare held bigint;
+begin
+  select count(*) into held from (
+    select from headgate.parked p
+     where p.consumer = c.id and p.lane >= y.base and p.lane < y.base + y.lanes for update skip locked) x;
+  return held = (
+    select count(*) from headgate.parked p
+     where p.consumer = c.id and p.lane >= y.base and p.lane < y.base + y.lanes);
+end $$;
+
 -- move_parked(consumer, layout, next): gives the parked messages of a layout to the lanes of the next one. The caller holds the
--- cursors of the layout, in which nothing is in flight. Writes parked, wake.
+-- cursors of the layout, in which nothing is in flight, and its parked messages. Writes parked, wake.
 create or replace function headgate.move_parked(c headgate.consumer, y headgate.layout, next headgate.layout) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -247,6 +261,7 @@ begin
     exit when not headgate.advance(c, y, newest, null);
     exit when headgate.in_flight_in(c, y);
     -- point: nothing of a layout is in flight
+    exit when not headgate.holds_parked(c, y);
     perform headgate.move_parked(c, y, next);
     if ends then
       perform headgate.retire(c, y, next);

@@ -43,8 +43,8 @@ begin
   end if;
   -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
-  deadline := t0 + coalesce(p_ack_wait, c.ack_wait);
   if p_ack_wait is not null then perform headgate.check_ack_wait(p_ack_wait); end if;
+  deadline := t0 + coalesce(p_ack_wait, c.ack_wait);
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then  -- (has_fixed_snapshot, for less)
     perform headgate.sees_small_tables();
     -- SKIP LOCKED waits after all where the version that this snapshot sees is not the newest, and another holds that
@@ -392,32 +392,46 @@ end $$;
 $source$
 $template$;
 
--- room_in_flight(consumer, now) -> how many more messages may be in flight at once. One claim at a time, so that each counts what
--- the one before it took, until that has committed. A transaction that stays open would hold the other workers up, so nobody waits for one
--- that has been open for 0.3 seconds: what it takes is counted from its commit on, and may exceed the limit. That is asked of
--- the holder: whether a call itself is part of a longer transaction is only a guess, and wrong on a busy machine.
--- Locks: an advisory lock of the consumer's.
+-- room_in_flight(consumer, now) -> how many more messages may be in flight at once. One claim at a time, so that each counts
+-- what the one before it took, until that has committed. A transaction that stays open would hold the other workers up, so
+-- nobody waits for one: what it takes is counted from its commit on, and may exceed the limit. Whoever passes one by takes the
+-- next of four locks, so that they still come one at a time. That it stays open is asked of the holder: whether a call itself
+-- is part of a longer transaction is only a guess, and wrong on a busy machine. Who does not get its turn within a second
+-- gets nothing. Locks: advisory locks of the consumer's.
 create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
+  slot int;
   room int;
-  holder text;
+  holder record;
   was text;
   began timestamptz := clock_timestamp();
-  seen timestamptz := began;  -- when this holder was seen first
-  since timestamptz;          -- when its transaction began, if this role may know
+  seen timestamptz;  -- when this holder was seen first
 begin
-  while not pg_try_advisory_xact_lock(c.id, -1) loop
-    select l.virtualtransaction, a.xact_start into holder, since
-      from pg_locks l left join lateral pg_stat_get_activity(l.pid) a on true
-     where l.locktype = 'advisory' and l.classid = c.id::oid and l.objid = 4294967295 and l.objsubid = 2 and l.granted
-       and l.database = (select d.oid from pg_database d where d.datname = current_database());
-    if holder is distinct from was then
-      was := holder;
-      seen := clock_timestamp();
-    end if;
-    exit when clock_timestamp() > least(coalesce(since, seen) + interval '300 milliseconds', began + interval '1 second');
-    perform pg_sleep(0.002);
+  foreach slot in array array[-1, -3, -4, -5] loop
+    was := null;
+    loop
+      exit when pg_try_advisory_xact_lock(c.id, slot);
+      select l.virtualtransaction as name, a.state, clock_timestamp() - a.xact_start as age into holder
+        from pg_locks l left join lateral pg_stat_get_activity(l.pid) a on true
+       where l.locktype = 'advisory' and l.granted and l.objsubid = 2
+         and l.classid = c.id::oid and l.objid = (4294967296 + slot)::oid
+         and l.database = (select d.oid from pg_database d where d.datname = current_database());
+      if holder.name is distinct from was then
+        was := holder.name;
+        seen := clock_timestamp();
+      end if;
+      if holder.name is not null and (case
+           when holder.state is null then clock_timestamp() > seen + interval '300 milliseconds'  -- this role may not know
+           when holder.state like 'idle in transaction%' then holder.age > interval '300 milliseconds'
+           else holder.age > interval '2 seconds' end) then
+        slot := null;  -- it stays open
+        exit;
+      end if;
+      if clock_timestamp() > began + interval '1 second' then return 0; end if;
+      perform pg_sleep(0.002);
+    end loop;
+    exit when slot is not null;
   end loop;
   perform headgate.sweep(c, p_now);  -- what has expired is in flight no more
   -- point: what is in flight is to be counted

@@ -370,7 +370,11 @@ begin
     select g.lane, array_agg(g.seq) as seqs, array_agg(g.key) as keys from gone g group by g.lane order by g.lane
   loop
     found_seqs := found_seqs || r.seqs;
-    if c.ordered then perform headgate.leave_notes(c, r.lane, r.keys); end if;
+    -- (whether or not one that waits behind them is seen: a claim that still sees them may just be parking it)
+    if c.ordered then
+      insert into headgate.wake (consumer, lane, key)
+        select distinct c.id, r.lane, k from unnest(r.keys) k where k is not null;
+    end if;
     if r.lane >= 144115188075855872 then perform headgate.note_lane(c, r.lane); end if;
   end loop;
   return found_seqs;

@@ -43,6 +43,7 @@ declare
   -- the caller says, and it is not seen to be wrong, that this statement is a transaction of its own
   is_alone boolean := not coalesce(open, true) and not headgate.is_open();
   looks bigint := 100000;  -- so many messages may still be looked at
+  until timestamptz := clock_timestamp() + interval '500 milliseconds';  -- so long it waits for others, in all
   chosen bigint[];
   below bigint;         -- what is chosen now lies below
   looked bigint;
@@ -66,7 +67,6 @@ begin
     else
       chosen := w.seqs[: 10000];
       below := case when cardinality(w.seqs) > 10000 then chosen[10000] + 1 else w.high end;
-      w.seqs := w.seqs[10001 :];
       looks := looks - 10000;
     end if;
     chosen := headgate.fitting(s, w, chosen);
@@ -74,7 +74,8 @@ begin
       chosen := chosen[: 10000 - discarded];
       below := chosen[cardinality(chosen)] + 1;
     end if;
-    select * into r from headgate.discard_these(c, s, chosen, is_alone);
+    if w.seqs is not null then w.seqs := array(select u from unnest(w.seqs) u where u >= below order by u); end if;
+    select * into r from headgate.discard_these(c, s, chosen, is_alone, until);
     discarded := discarded + r.gone;
     if r.later is not null and discarded > 0 then  -- more lanes than one transaction may add: the next call goes on there
       w.low := r.later - 1;
@@ -106,8 +107,8 @@ begin
     perform headgate.fail('HG010', 'everything is not to be discarded when something is chosen, too',
       'leave either everything or the others out');
   end if;
-  if p_older_than < interval '0' then
-    perform headgate.fail('HG010', format('an age of %s is not possible', p_older_than), 'choose 0 or more');
+  if p_older_than < interval '0' or p_older_than > interval '1000 years' then
+    perform headgate.fail('HG010', format('an age of %s is not possible', p_older_than), 'choose from 0 to 1000 years');
   end if;
   if p_channel is not null and s.lane_by = 'hash' then
     perform headgate.fail('HG010', format('stream "%s" has no channels', s.name),
@@ -123,7 +124,7 @@ returns headgate.discard_wish
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   w headgate.discard_wish;
-  parts text[] := regexp_match(p_go_on, '^([0-9]{1,18})/([0-9]{1,18})/(-?[0-9]{0,18})/([0-9]{1,18}:[0-9]{1,18}:[0-9,]*)$');
+  parts text[] := regexp_match(p_go_on, '^([0-9]{1,18})/([0-9]{1,18})/((?:-?[0-9]{1,17})?)/([0-9]{1,18}:[0-9]{1,18}:[0-9,]*)$');
 begin
   if p_go_on is not null and (parts is null or (parts[3] = '') <> (p_older_than is null)) then
     perform headgate.fail('HG010', format('"%s" is not where a discard can go on', p_go_on),
@@ -228,14 +229,14 @@ begin
     using c, g, p_seqs, p_seqs[1] - 1, p_seqs[cardinality(p_seqs)] + 1;
 end $$;
 
--- discard_these(consumer, stream, seqs, alone) -> how many of the messages were discarded, how many another open transaction has in hand, and the first of
+-- discard_these(consumer, stream, seqs, alone, until) -> how many of the messages were discarded, how many another open transaction has in hand, and the first of
 -- those in lanes that this transaction could not add any more. They go from unread to in flight to parked, so that is the order
 -- in which they are looked for, and what has moved meanwhile is looked for again. The caller holds the consumer in place. Locks and writes as discard.
 create or replace function headgate.discard_these(
-  c headgate.consumer, s headgate.stream, p_seqs bigint[], p_alone boolean, out gone int, out held int, out later bigint)
+  c headgate.consumer, s headgate.stream, p_seqs bigint[], p_alone boolean, until timestamptz,
+  out gone int, out held int, out later bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  until timestamptz := clock_timestamp() + interval '500 milliseconds';
   rest bigint[] := p_seqs;
   unread bigint[];
   lanes bigint[];

@@ -80,7 +80,8 @@ begin
   next_seq := case when r.looked_to < high then r.looked_to + 1 end;
   not_found := case
     when seqs is not null then (
-      select count(distinct x) - r.there from unnest(seqs) x where x <= coalesce(next_seq - 1, x))
+      select count(distinct x) from unnest(seqs) x
+       where x >= coalesce(from_seq, x) and x <= coalesce(to_seq, x) and x <= coalesce(next_seq - 1, x)) - r.there
     when from_seq is not null or to_seq is not null then
       headgate.removed_seqs(s.id, low, coalesce(next_seq - 1, high)) end;
   not_found := coalesce(not_found, 0);
@@ -127,7 +128,7 @@ $$;
 create or replace function headgate.sent_until(p_stream int, p_time timestamptz) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   select greatest(t.hi, t.hi0) from headgate.tick t
-   where t.stream = p_stream and t.at >= p_time + interval '10 seconds' and t.base = t.id
+   where t.stream = p_stream and t.at - interval '10 seconds' >= p_time and t.base = t.id
    order by t.id limit 1
 $$;
 
