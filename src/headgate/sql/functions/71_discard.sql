@@ -56,7 +56,6 @@ begin
   perform headgate.hold_in_place(c, 'discarded');
   perform headgate.lock_kept(c);  -- or what is just being moved there is found in neither place
   -- point: a discard holds the consumer
-  if is_alone and s.lane_by <> 'hash' then perform headgate.gather_all(c); end if;
   discarded := 0;
   held := 0;
   while w.low < w.high - 1 and looks > 0 and discarded < 10000 loop
@@ -154,25 +153,6 @@ begin
   w.channel := p_channel;
   w.restored_to := coalesce((select max(t.hi) from headgate.tick t where t.stream = s.id and t.reborn is not null), 0);
   return w;
-end $$;
-
--- gather_all(consumer): moves the gatherer of named lanes on, as a receive does, for up to 0.3 seconds: lanes that are not known yet get their
--- cursors. Locks and writes as gather_<stream id>.
-create or replace function headgate.gather_all(c headgate.consumer) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  until timestamptz := clock_timestamp() + interval '300 milliseconds';
-  newest headgate.tick := headgate.newest_tick(c.stream);
-  was headgate.cursor;
-  g headgate.cursor;
-begin
-  loop
-    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
-    exit when (g.to_tick, g.pos, g.late) is not distinct from (was.to_tick, was.pos, was.late)
-      or not (g.pos < g.to_hi or g.late is not null or g.to_tick <> newest.id) or clock_timestamp() > until;
-    was := g;
-    execute format('select headgate.gather_%s($1, $2, clock_timestamp(), null)', c.stream) using c, newest;
-  end loop;
 end $$;
 
 -- fitting(stream, wish, seqs) -> those of the messages that a discard is to find, whatever has become of them.
