@@ -33,8 +33,9 @@ end $$;
 -- does not move it. What is given must all hold: these seqs; from_seq to to_seq; sent at from_time
 -- or later, and before to_time; keys that pass the filter. HG010 when nothing is given.
 -- Passed over is what does not pass the consumer's own filter, what it has in flight or parked
--- already, what it has not read yet (it comes anyway), and of an upsert stream what is not the
--- newest version. Not found are seqs whose messages are not in the log any more (of a range, seqs
+-- already, what it has not read yet (it comes anyway; one that was discarded meanwhile can be
+-- replayed once its lane has been read past it, or it would overtake), and of an upsert stream what
+-- is not the newest version. Not found are seqs whose messages are not in the log any more (of a range, seqs
 -- in those parts of it that were removed). A dead letter of a message that is replayed is removed;
 -- discarded ones come again.
 -- At most 10,000 messages are replayed and 100,000 looked at: if that was not all, next_seq is the
@@ -199,8 +200,8 @@ begin
                 when (select count(*) from near) >= %7$s then (select max(m.seq) from near m)
                 else $4 end
       from counted x $q$,
-    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), headgate.newest_only(s, 'm'),
-    these, most, budget, headgate.unread_sql('x'))
+    s.id, headgate.ahead_sql('k'), headgate.ahead_sql('($2)'), headgate.newest_only(s, 'm'),
+    these, most, budget, headgate.ahead_sql('x'))
     into seqs, passed_over, looked_to
     using c, g, p_low, p_high, p_seqs, p_from, p_to, p_pattern;
   if p_seqs is not null then
