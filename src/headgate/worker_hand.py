@@ -105,7 +105,7 @@ class Hand:
     def excess(self, outlook: Outlook) -> int:
         """How many of the messages in hand would wait so long that others should have them; 0 if not worth a call."""
         active = self.claimed - self._blocked
-        return ceil(active - outlook.fair) if active > 2 * outlook.fair + self._settings.concurrency else 0
+        return ceil(active - outlook.fair) if active > 2 * (outlook.fair + self._settings.concurrency) else 0
 
     def _alone(self) -> Outlook:
         s, ahead = self._settings, 0
