@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -174,6 +175,19 @@ class TestSettledByTheHandler:
             wait_until(lambda: is_done(db) and handle.stats.received == 3)
         assert (handle.stats.acked, handle.stats.nacked, handle.stats.lost) == (0, 0, 0)
 
+    def test_acked_in_order_makes_room_for_more(self, db: Db, orders: headgate.Stream) -> None:
+        orders.send_batch([("k", n) for n in range(10)])
+        seen: list[int] = []
+
+        @orders.consumer("c", create=True, order="key").worker(prefetch=3)
+        def handle(m: headgate.Message) -> None:
+            seen.append(m.data)
+            m.ack()
+
+        with running(handle):
+            wait_until(lambda: is_done(db))
+        assert seen == list(range(10))
+
     async def test_nacked(self, db: Db, aorders: headgate.AsyncStream) -> None:
         await aorders.send_batch(list("abc"), key="k")
         seen: list[str] = []
@@ -187,6 +201,50 @@ class TestSettledByTheHandler:
             await until(lambda: seen and handle.stats.waiting == 0 and facts(db, "orders", "c")["parked"] == 3)
         assert seen == ["a"]  # the others wait behind it
         assert (handle.stats.acked, handle.stats.nacked) == (0, 0)
+
+    @pytest.mark.parametrize("by", [0, timedelta(0)])
+    def test_given_back(self, db: Db, orders: headgate.Stream, by: float | timedelta) -> None:
+        """What is visible at once goes to whoever asks, and so do the later ones of its key: they are not run here."""
+        orders.send_batch(list("abc"), key="k")
+        consumer = orders.consumer("c", create=True, order="key")
+        seen: list[str] = []
+        taken: list[headgate.Message] = []
+
+        @consumer.worker(prefetch=3)
+        def handle(m: headgate.Message) -> None:
+            seen.append(m.data)
+            assert m.extend(60)
+            assert m.settled is None
+            assert m.extend(by)
+            assert m.settled == "returned"
+            while not taken:
+                taken.extend(consumer.receive(3, wait=1))
+            handle.stop()
+
+        with running(handle):
+            wait_until(lambda: taken and handle.stats.running == 0)
+        assert seen == ["a"]
+        assert (handle.stats.acked, handle.stats.nacked, handle.stats.released) == (0, 0, 0)
+        assert [(m.data, m.attempt) for m in taken] == [("a", 2), ("b", 1), ("c", 1)]
+        assert consumer.ack(taken).settled == 3
+
+    async def test_given_back_and_received_again(self, db: Db, aorders: headgate.AsyncStream) -> None:
+        await aorders.send_batch(list("abc"), key="k")
+        seen: list[tuple[str, int]] = []
+        given: list[str | None] = []
+
+        @(await aorders.consumer("c", create=True, order="key")).worker(prefetch=3)
+        async def handle(m: headgate.AsyncMessage) -> None:
+            seen.append((m.data, m.attempt))
+            if m.attempt == 1 and m.data != "c":
+                await m.extend(0)
+                given.append(m.settled)
+
+        async with running_async(handle):
+            await until(lambda: is_done(db))
+        assert seen == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1)]
+        assert given == ["returned"] * 2
+        assert (handle.stats.acked, handle.stats.nacked) == (3, 0)
 
     def test_acked_in_a_transaction_of_its_own(self, db: Db, hg: headgate.Headgate, orders: headgate.Stream) -> None:
         orders.send("a")

@@ -232,6 +232,43 @@ class TestFirst:
         assert worker.stats_of(bulk).acked == 200
         assert {n for c in (urgent, bulk) for n in (worker.stats_of(c).nacked, worker.stats_of(c).lost)} == {0}
 
+    @pytest.mark.parametrize(("weight", "high", "low"), [(8, 0.01, 0.01), (1, 0.001, 0.3), (8, 0.01, 0.5)])
+    def test_what_is_claimed_is_handled(
+        self,
+        db: Db,
+        hg: headgate.Headgate,
+        urgent: headgate.Consumer,
+        bulk: headgate.Consumer,
+        weight: float,
+        high: float,
+        low: float,
+    ) -> None:
+        """Not handed back, to be claimed again."""
+        send(urgent, 5000)
+        send(bulk, 1000)
+        handlers = {urgent: lambda m: time.sleep(high), bulk: lambda m: time.sleep(low)}
+        worker = hg.worker({urgent: weight, bulk: 1}, handlers, concurrency=4)
+        with running(worker):
+            wait_until(lambda: worker.stats_of(urgent).acked >= 500 and worker.stats_of(bulk).acked >= 4)
+            stats = worker.stats
+        assert stats.released <= 20 + stats.acked * 0.05
+
+    def test_little_is_handed_back_to_one_that_comes_and_goes(
+        self, db: Db, hg: headgate.Headgate, urgent: headgate.Consumer, bulk: headgate.Consumer
+    ) -> None:
+        """It is reckoned with for a while, so that what was handed back is not claimed again at once."""
+        send(bulk, 5000)
+        worker = hg.worker({urgent: 8, bulk: 1}, lambda m: time.sleep(0.01), concurrency=4)
+        with running(worker):
+            wait_until(lambda: worker.stats_of(bulk).waiting >= 100)
+            for n in range(1, 5):
+                send(urgent, 20)
+                wait_until(lambda n=n: worker.stats_of(urgent).acked == 20 * n)
+                acked = worker.stats_of(bulk).acked
+                wait_until(lambda acked=acked: worker.stats_of(bulk).acked >= acked + 250)  # more than half a second
+            stats = worker.stats
+        assert stats.released <= 200  # when it came first
+
     def test_others_can_have_the_high_ones_while_its_handlers_are_taken(
         self, db: Db, hg: headgate.Headgate, urgent: headgate.Consumer, bulk: headgate.Consumer
     ) -> None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.worker_hand import Delivery, Outlook, Work
-from headgate.worker_turns import GAP, LEAST, Turns
+from headgate.worker_hand import Delivery, Hand, Outlook, Work
+from headgate.worker_options import WorkerSettings
+from headgate.worker_turns import GAP, LATELY, LEAST, Turns
 
 
 class Bench:
@@ -282,6 +283,35 @@ class TestOutlook:
         assert bench.turns.outlook(1, 208).fair == math.inf
         bench.turns.extend([Work(0, Delivery("1.1", 0), 0)])
         assert bench.turns.outlook(1, 208).fair == pytest.approx(8 / 9 * 6)
+
+    def test_one_that_was_there_lately_is_reckoned_with(self) -> None:
+        bench = self.bench(0.01, 0.01)
+        assert bench.turns.outlook(1, 208).ahead == 400
+        bench.put(0)
+        bench.run_dry()
+        bench.now += 1
+        assert bench.turns.outlook(1, 208).ahead == 45  # 8 handlers, half a second, of which 1/9 is its
+        assert bench.turns.outlook(1, 180, is_given=True).most == 20
+        assert bench.turns.outlook(1, 90, is_given=True).most == 16  # all handlers are its
+        assert bench.turns.outlook(1, 8, is_given=True).most == 8
+        bench.now += LATELY
+        assert bench.turns.outlook(1, 208).ahead == 400
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(st.floats(0.001, 1000), min_size=2, max_size=4), st.integers(1, 20), st.data())
+    def test_what_may_be_claimed_is_not_handed_back(self, weights: list[float], concurrency: int, data: Any) -> None:
+        bench = Bench(weights, concurrency, [data.draw(seconds_of) for _ in weights])
+        lines = st.integers(0, len(weights) - 1)
+        for line, count, steps in data.draw(st.lists(st.tuples(lines, st.integers(0, 40), st.integers(0, 40)))):
+            bench.put(*[line] * count)
+            for _ in range(steps):
+                if bench._running:
+                    bench.step()
+            for n in range(len(weights)):
+                outlook = bench.turns.outlook(n, 10_000)
+                hand = Hand(WorkerSettings(concurrency=concurrency, batch_size=10_000), lambda: 0, {})
+                hand.claimed = hand.room(outlook)
+                assert hand.excess(outlook) == 0
 
     def test_a_free_handler_counts_for_one(self) -> None:
         """Of two that ask when a handler is free, the second one finds it taken."""

@@ -105,7 +105,7 @@ class Hand:
     def excess(self, outlook: Outlook) -> int:
         """How many of the messages in hand would wait so long that others should have them; 0 if not worth a call."""
         active = self.claimed - self._blocked
-        return ceil(active - outlook.fair) if active > 2 * outlook.fair + self._settings.concurrency else 0
+        return ceil(active - outlook.fair) if active > 2 * (outlook.fair + self._settings.concurrency) else 0
 
     def _alone(self) -> Outlook:
         s, ahead = self._settings, 0
@@ -143,8 +143,10 @@ class Hand:
         work.over = True
         m, d = work.message, work.delivery
         failed = False
+        if m.settled is not None or d.lost:  # nothing is to be sent, but there is room: that must not go unnoticed
+            self.send_by(self._clock() + self._part_waits())
         if m.settled is not None:
-            failed = m.settled == "nacked"
+            failed = m.settled != "acked"
             if error is not None:
                 about = self._about(m, seconds, error)
                 log.warning("handler failed after it had settled its message", exc_info=error, extra=about)
@@ -271,7 +273,7 @@ class Hand:
             log.warning("handler failed", exc_info=error, extra=self._about(m, seconds, error))
 
     def _next_of_key(self, work: Work, failed: bool) -> Work | None:
-        """After a failure, those of the same delivery are not run: the nack gives them back too."""
+        """After a failure, those of the same delivery are not run: what gives it back gives them back too."""
         behind = self._keys.pop(work.message.key, None)
         while behind:
             later = behind.popleft()

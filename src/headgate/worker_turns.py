@@ -25,6 +25,7 @@ from .worker_hand import AHEAD, FOREVER, Outlook, Work
 
 LEAST = 0.001  # seconds that a message costs at least, however fast its handler is
 GAP = 0.05  # seconds without anything waiting that are made up for
+LATELY = 5.0  # seconds for which one that had something to do is reckoned with, so that no more is claimed than fits
 IDLE = 0.25  # seconds after which a handler without work shows that there is none: every consumer was asked meanwhile
 
 
@@ -104,9 +105,9 @@ class Account:
         self.mean = seconds if self.mean is None else self.mean + (seconds - self.mean) * 0.05
         return True
 
-    def is_busy(self, now: float) -> bool:
+    def is_busy(self, now: float, within: float = AHEAD) -> bool:
         """Whether it has, or had a moment ago, something to do."""
-        return bool(self.waiting or self.running) or now - self.emptied_at < AHEAD
+        return bool(self.waiting or self.running) or now - self.emptied_at < within
 
 
 class Turns:
@@ -188,8 +189,11 @@ class Turns:
             ahead_of_it = self._waiting - len(own.waiting)
             rivals = [a.weight for a in others if a.is_busy(now)]
             share = own.weight / (own.weight + sum(rivals))
-            if is_given:
-                most = max(1, ceil(most * share))
+            # Of what it holds: reckoned with those who may come back soon, so that it need not be handed back then.
+            rivals_lately = [a.weight for a in others if a.is_busy(now, LATELY)]
+            share_lately = own.weight / (own.weight + sum(rivals_lately))
+            if is_given:  # enough for all handlers, as long as they are its
+                most = max(1, ceil(most * share_lately), min(ceil(most * share), 2 * self._concurrency))
             slots = len(own.running) + max(0, free - ahead_of_it)
             pace = share * sum(
                 min(len(a.running) + len(a.waiting), self._concurrency) / a.message_cost()
@@ -203,9 +207,14 @@ class Turns:
                 slots += 1
             elif slots == 0:
                 slots = min(1, ahead)
+            fits = self._concurrency * share_lately  # in half a second, with those beside it
+            if own.mean is not None:
+                fits *= 1 + AHEAD / own.message_cost()
+            if rivals_lately:  # see `Hand.excess`: what is claimed so is far from it
+                ahead = min(ahead, int(fits if ahead_of_it else max(fits, self._concurrency)))
             fair = FOREVER
             if ahead_of_it:
-                fair = most if is_given else self._concurrency * share * (1 + AHEAD / own.message_cost())
+                fair = most if is_given else fits
             # Where handlers are faster than receiving is, that is what has to be shared out: it goes round by turns.
             return Outlook(slots, ahead, most, own.weight / max([own.weight, *rivals]), fair)
 

@@ -26,7 +26,8 @@ class AsyncMessage:
         self.channel: str | None
         self.attempt: int
         self.created_at: datetime
-        self.settled: Literal["acked", "nacked"] | None = None  # what this object was told; its consumer may know more
+        # what this object was told ("returned": it was made visible at once); its consumer may know more
+        self.settled: Literal["acked", "nacked", "returned"] | None = None
         (self.ack_id, self.seq, self.key, self.text, self.headers, self.channel, self.attempt, self.created_at) = row
 
     def __repr__(self) -> str:
@@ -70,5 +71,12 @@ class AsyncMessage:
         return answer.settled == 1
 
     async def extend(self, by: float | timedelta) -> bool:
-        """Moves this message's deadline to `by` seconds from now, also nearer; 0: visible now. False when too late."""
-        return (await self._consumer.extend([self], by)).settled == 1
+        """Moves this message's deadline to `by` seconds from now, also nearer. False when it was too late.
+
+        0 gives it back, visible now: a worker then neither acks it nor, in order, runs the later ones of its key.
+        """
+        answer = await self._consumer.extend([self], by)
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if self.settled is None and round(seconds, 6) == 0:
+            self.settled = "returned"
+        return answer.settled == 1
