@@ -128,7 +128,7 @@ def discard(db: Db, stream: str, consumer: str, seqs: Sequence[int] | None = Non
     named.setdefault(
         "open", False if db.info.transaction_status == psycopg.pq.TransactionStatus.IDLE and db.autocommit else None
     )
-    names = "".join(f", {name} => %({name})s" for name in named)
+    names = "".join(f', "{name}" => %({name})s' for name in named)
     cursor = db.cursor(row_factory=class_row(Discarded))
     row = cursor.execute(
         f"select * from headgate.discard(%(s)s, %(c)s{names})", {"s": stream, "c": consumer, **named}

@@ -272,7 +272,7 @@ class TestParked:
         send_batch(db, S, list("abc"))
         for consumer in ("c", "other"):
             nack(db, S, consumer, receive(db, S, consumer), "1 hour")
-        assert discard(db, S, "c", everything=True).discarded == 3
+        assert discard(db, S, "c", all=True).discarded == 3
         assert (facts(db, S, "c")["lag"], facts(db, S, "other")["lag"]) == (0, 3)
 
     def test_the_view_of_parked_messages(self, db: Db) -> None:

@@ -120,7 +120,7 @@ class TestUnread:
 class TestChoosing:
     def test_something_must_be_chosen(self, db: Db, lanes: str) -> None:
         fill(db, 3, lanes)
-        for named in ({}, {"everything": False}, {"everything": True, "filter": ["a"]}, {"older_than": "-1 second"}):
+        for named in ({}, {"all": False}, {"all": True, "filter": ["a"]}, {"older_than": "-1 second"}):
             with pytest.raises(psycopg.Error) as error:
                 discard(db, S, C, **named)
             assert error.value.sqlstate == "HG010"
@@ -136,13 +136,13 @@ class TestChoosing:
     @pytest.mark.parametrize("mark", ["", "x", "1/2//", "1/2//5:3:", "1/2/3/5:6:", "-1/2//5:6:"])
     def test_a_bad_place_to_go_on(self, db: Db, lanes: str, mark: str) -> None:
         with pytest.raises(psycopg.Error) as error:
-            discard(db, S, C, everything=True, go_on=mark)
+            discard(db, S, C, all=True, go_on=mark)
         assert error.value.sqlstate == "HG010"
 
     def test_everything(self, db: Db, lanes: str) -> None:
         fill(db, 20, lanes)
         receive(db, S, C, 5)
-        assert discard(db, S, C, everything=True) == (20, 0, None)
+        assert discard(db, S, C, all=True) == (20, 0, None)
         assert drain(db, S, C) == []
 
     def test_by_key(self, db: Db, lanes: str) -> None:
@@ -205,14 +205,14 @@ class TestChoosing:
     def test_what_a_filter_passes_over_is_not_counted(self, db: Db, lanes: str) -> None:
         call(db, "create_consumer", S, "few", filter=["k.1"])
         fill(db, 20, lanes)
-        assert discard(db, S, "few", everything=True) == (4, 0, None)
+        assert discard(db, S, "few", all=True) == (4, 0, None)
 
     def test_delayed(self, db: Db, lanes: str) -> None:
         send(db, S, "later", key="k.1", delay="1 hour")
-        assert discard(db, S, C, everything=True) == (1, 0, None), "unread"
+        assert discard(db, S, C, all=True) == (1, 0, None), "unread"
         send(db, S, "later", key="k.1", delay="1 hour")
         assert receive(db, S, C) == []
-        assert discard(db, S, C, everything=True) == (1, 0, None), "parked"
+        assert discard(db, S, C, all=True) == (1, 0, None), "parked"
         call(db, "retry_now", S, C, all=True)
         assert receive(db, S, C) == []
 
@@ -225,12 +225,12 @@ class TestManyMessages:
         sent = fill(db, 25_000, lane_by, keys=3000)
         parked = receive(db, S, C, 100)
         nack(db, S, C, parked[:50], "1 hour")
-        first = discard(db, S, C, everything=True)
+        first = discard(db, S, C, all=True)
         assert (0 < first.discarded <= 10_000, first.held) == (True, 0)
         later = fill(db, 5, lane_by)
         total, go_on = first.discarded, first.more
         while go_on:
-            done = discard(db, S, C, everything=True, go_on=go_on)
+            done = discard(db, S, C, all=True, go_on=go_on)
             assert done.held == 0
             total, go_on = total + done.discarded, done.more
         assert total == len(sent), "and not what was sent after the first call"
@@ -297,7 +297,7 @@ class TestAfterwards:
     def test_a_seek_forgets_what_was_discarded(self, db: Db, lanes: str) -> None:
         sent = fill(db, 20, lanes)
         ack(db, S, C, receive(db, S, C, 5))
-        discard(db, S, C, everything=True)
+        discard(db, S, C, all=True)
         call(db, "seek", S, C, str(sent[10]))
         assert column(db, "select seq from headgate.discarded") == []
         assert drain(db, S, C) == sorted(str(i) for i in range(10, 20))
@@ -329,13 +329,13 @@ class TestAfterwards:
     def test_another_consumer_has_it(self, db: Db, lanes: str) -> None:
         call(db, "create_consumer", S, "two")
         fill(db, 10, lanes)
-        discard(db, S, C, everything=True)
+        discard(db, S, C, all=True)
         assert drain(db, S, C) == []
         assert len(drain(db, S, "two")) == 10
 
     def test_dropping_the_consumer(self, db: Db, lanes: str) -> None:
         fill(db, 10, lanes)
-        discard(db, S, C, everything=True)
+        discard(db, S, C, all=True)
         call(db, "drop_consumer", S, C)
         assert column(db, "select seq from headgate.discarded") == []
 
@@ -517,7 +517,7 @@ class TestConcurrently:
         fill(db, 3, lanes)
         with pytest.raises(psycopg.Error) as error, db.transaction():
             db.execute("set transaction isolation level repeatable read")
-            discard(db, S, C, everything=True)
+            discard(db, S, C, all=True)
         assert error.value.sqlstate == "HG016"
 
     def test_a_receive_with_an_older_snapshot(self, db: Db, other: Db, lanes: str) -> None:
@@ -536,14 +536,14 @@ class TestConcurrently:
         named = {"channel": "k.1"} if lanes == "channel" else {}
         call(other, "send", S, "uncommitted", "k.1", **named)
         fill(db, 5, lanes)
-        assert discard(db, S, C, everything=True) == (5, 0, None)
+        assert discard(db, S, C, all=True) == (5, 0, None)
         other.commit()
         assert drain(db, S, C) == ["uncommitted"]
 
     def test_what_is_sent_by_the_same_transaction_is_not_discarded(self, db: Db, other: Db, lanes: str) -> None:
         named = {"channel": "k.1"} if lanes == "channel" else {}
         call(other, "send", S, "own", "k.1", **named)
-        assert discard(other, S, C, everything=True) == (0, 0, None)
+        assert discard(other, S, C, all=True) == (0, 0, None)
         other.commit()
         assert drain(db, S, C) == ["own"]
 
@@ -559,7 +559,7 @@ class TestConcurrently:
         other.commit()
         assert discard(db, S, C, late[:2]) == (2, 0, None)
         assert drain(db, S, C) == ["late 2", "late 3"]
-        assert discard(db, S, C, everything=True) == (0, 0, None)
+        assert discard(db, S, C, all=True) == (0, 0, None)
         maintained(db)
         assert value(db, "select count(*) from headgate.discarded where lane is not null") == 0
 
@@ -589,9 +589,9 @@ class TestConcurrently:
         fill(db, 3, lanes)
         batch = receive(db, S, C, 3)
         assert ack(other, S, C, batch[:1]) == (1, 0)
-        assert discard(db, S, C, everything=True) == (2, 1, None)
+        assert discard(db, S, C, all=True) == (2, 1, None)
         other.commit()
-        assert discard(db, S, C, everything=True) == (0, 0, None)
+        assert discard(db, S, C, all=True) == (0, 0, None)
         assert states(db)[batch[0].seq] == "done"
 
     def test_an_ack_beside_an_open_discard(self, db: Db, other: Db, lanes: str) -> None:
@@ -640,7 +640,7 @@ class TestConcurrently:
 
     def test_a_seek_beside_an_open_discard(self, db: Db, other: Db, lanes: str) -> None:
         fill(db, 3, lanes)
-        discard(other, S, C, everything=True)
+        discard(other, S, C, all=True)
         with pytest.raises(psycopg.errors.LockNotAvailable):
             call(db, "seek", S, C, "beginning")
         other.rollback()
@@ -649,7 +649,7 @@ class TestConcurrently:
     def test_rolled_back(self, db: Db, other: Db, lanes: str) -> None:
         fill(db, 10, lanes)
         receive(db, S, C, 2)
-        discard(other, S, C, everything=True)
+        discard(other, S, C, all=True)
         other.rollback()
         assert set(states(db).values()) == {"available", "delivered"}
         assert len(drain(db, S, C)) == 8

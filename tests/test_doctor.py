@@ -278,7 +278,7 @@ class TestStorage:
         found = self.held(db)
         assert "is parked" in found.finding
         assert "headgate.discard('orders', 'c', array[" in found.advice
-        discard(db, S, "c", everything=True)
+        discard(db, S, "c", all=True)
         assert [f for f in examine(db) if f.subject == self.SUBJECT] == []
 
     def test_a_paused_consumer_holds_segments(self, db: Db) -> None:

@@ -56,7 +56,7 @@ class TestUntilAcked:
         nack(db, "s", "d", [m for m in messages if m.data == "2"], delay="1 hour")
         maintain(db)
         assert segment(db, first["id"])["kept_by"] == "consumer d has 1 of its messages parked"
-        discard(db, "s", "d", everything=True)
+        discard(db, "s", "d", all=True)
         assert segment(db, first["id"])["kept_by"] == "the next maintenance removes it"
         assert maintain(db)["remove segments"] == 1
         assert column(db, "select data from headgate.log_s") == []

@@ -51,7 +51,7 @@ CALLS = {
     "select headgate.replay('orders', 'c', from_seq => 1)": OWNER,
     "select headgate.message_life('orders', 1)": MONITOR,
     "select headgate.attempts('orders', 1)": MONITOR,
-    "select headgate.discard('orders', 'c', everything => true)": OWNER,
+    "select headgate.discard('orders', 'c', \"all\" => true)": OWNER,
     "select headgate.compact('orders')": OWNER,
     "select * from headgate.maintain()": OWNER,
     "select headgate.create_token('hg_1', 'me', sha256('x'), array['admin'])": OWNER,

@@ -221,7 +221,7 @@ def test_messages_are_discarded_wherever_they_are(stream: headgate.Stream, consu
     first[0].nack(delay=3600)
     assert consumer.discard(filter="k.1", older_than=3600) == headgate.Discarded(0, 0)
     assert consumer.discard(filter=["k.0", "k.1"], older_than=timedelta(0)) == headgate.Discarded(4, 0)
-    assert consumer.discard(everything=True) == headgate.Discarded(2, 0)
+    assert consumer.discard(all=True) == headgate.Discarded(2, 0)
     assert consumer.info().lag == 0
     assert consumer.receive(10) == []
     assert {m.state for m in consumer.peek(10)} == {"discarded"}
@@ -237,16 +237,16 @@ def test_a_discard_says_what(consumer: headgate.Consumer) -> None:
 def test_discards_go_in_steps(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
     for _ in range(3):
         stream.send_batch([str(i) for i in range(5000)])
-    step = consumer.discard_some(everything=True)
+    step = consumer.discard_some(all=True)
     assert 0 < step.discarded <= 10_000
     assert step.more is not None
     stream.send("later")
-    rest = consumer.discard_some(everything=True, go_on=step.more)
+    rest = consumer.discard_some(all=True, go_on=step.more)
     assert (step.discarded + rest.discarded, rest.more) == (15_000, None)
     assert [m.data for m in consumer.receive(10)] == ["later"]
     for _ in range(3):
         stream.send_batch([str(i) for i in range(5000)])
-    assert consumer.discard(everything=True) == headgate.Discarded(15_001, 0)
+    assert consumer.discard(all=True) == headgate.Discarded(15_001, 0)
 
 
 def test_replay_attempts_and_life(stream: headgate.Stream) -> None:

@@ -94,7 +94,7 @@ OWN: dict[str, Call] = {
     "purge_dead": lambda hg: hg.stream("s").consumer("c").purge_dead(),
     "retry_now": lambda hg: hg.stream("s").consumer("c").retry_now(all=True),
     "replay": lambda hg: hg.stream("s").consumer("c").replay(from_seq=1),
-    "discard": lambda hg: hg.stream("s").consumer("c").discard(everything=True),
+    "discard": lambda hg: hg.stream("s").consumer("c").discard(all=True),
     "push": lambda hg: hg.stream("s").consumer("c").alter(push={"url": "http://x.example", "secret": new_secret()}),
     "create source": lambda hg: hg.sources.create("in", "s", scheme="none"),
     "alter source": lambda hg: hg.sources.alter("in", settings={"key": "k"}),

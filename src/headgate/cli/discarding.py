@@ -53,7 +53,7 @@ def discard(
     discarded, held, go_on = 0, 0, None
     with progress("discard", total) as advance:
         while True:
-            step = reader.discard_some(everything=everything, go_on=go_on, **which)
+            step = reader.discard_some(all=everything, go_on=go_on, **which)
             discarded, held, go_on = discarded + step.discarded, held + step.held, step.more
             advance(step.discarded)
             if go_on is None:

@@ -143,7 +143,7 @@ async def discard_messages(call: Call) -> DiscardedSome:
         filter=which.filter,
         channel=which.channel,
         older_than=seconds(which.older_than_ms),
-        everything=which.all,
+        all=which.all,
         go_on=which.go_on,
     )
     call.service.polling.stirred(call.stream, call.consumer, done.discarded)

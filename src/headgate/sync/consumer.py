@@ -412,19 +412,17 @@ class Consumer:
         filter: str | list[str] | None = None,
         channel: str | None = None,
         older_than: float | timedelta | None = None,
-        everything: bool = False,
+        all: bool = False,
     ) -> Discarded:
         """Gives up messages for good that are unread, delayed, parked or in flight and fit all of what is given.
 
         These seqs, keys that pass the filter, that channel (or key, by the stream's lanes), sent longer ago than that;
-        at least one of them, or `everything`. Acks of what was in flight are stale then; what waited behind goes on.
+        at least one of them, or `all`. Acks of what was in flight are stale then; what waited behind goes on.
         What commits after the call is not discarded. It goes in steps, each a transaction: see `discard_some`.
         """
         discarded, held, go_on = 0, 0, None
         while True:
-            step = self.discard_some(
-                seqs, filter=filter, channel=channel, older_than=older_than, everything=everything, go_on=go_on
-            )
+            step = self.discard_some(seqs, filter=filter, channel=channel, older_than=older_than, all=all, go_on=go_on)
             discarded, held, go_on = discarded + step.discarded, held + step.held, step.more
             if go_on is None:
                 return Discarded(discarded, held)
@@ -436,7 +434,7 @@ class Consumer:
         filter: str | list[str] | None = None,
         channel: str | None = None,
         older_than: float | timedelta | None = None,
-        everything: bool = False,
+        all: bool = False,
         go_on: str | None = None,
     ) -> Discarded:
         """One step of `discard`: up to 10,000 messages. When `more` is not None, pass it as `go_on` to go on."""
@@ -447,7 +445,7 @@ class Consumer:
             as_filter(filter),
             checked_text(channel, "channel"),
             interval(older_than),
-            everything,
+            all,
             checked_text(go_on, "go_on"),
         )
         return Discarded(*self.hg.run(statements.DISCARD, params)[0])

@@ -21,10 +21,10 @@ do $$ begin
   end if;
 end $$;
 
--- discard(stream, consumer, seqs, filter, channel, older_than, everything, go_on, open) -> discarded, held, more. Gives up messages of this
+-- discard(stream, consumer, seqs, filter, channel, older_than, all, go_on, open) -> discarded, held, more. Gives up messages of this
 -- consumer for good: those among what is unread, delayed, parked or in flight, and had committed when it was called, that fit all of what
 -- is given: these seqs; a key that passes the filter; that channel (or key, by the stream's lanes); sent longer ago than that.
--- At least one must be given, or everything => true. Acks of what was in flight are stale from then on, and what waited
+-- At least one must be given, or "all" => true. Acks of what was in flight are stale from then on, and what waited
 -- behind goes on. At most 10,000 messages a call: `more` is null when that was all, and otherwise what to say as
 -- go_on, with the same other arguments, to go on. `held` messages were passed over: an open transaction has them in hand.
 -- A caller that knows whether it is inside a longer transaction says so in `open`: where it is not, more new lanes by key or
@@ -33,7 +33,7 @@ end $$;
 -- take_out, parked rows (SKIP LOCKED), each for at most half a second; writes discarded, cursor, delivery, departed, parked, wake, tick.
 create or replace function headgate.discard(
   stream text, consumer text, seqs bigint[] default null, filter text[] default null, channel text default null,
-  older_than interval default null, everything boolean default false, go_on text default null, open boolean default null,
+  older_than interval default null, "all" boolean default false, go_on text default null, open boolean default null,
   out discarded int, out held int, out more text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
 declare
@@ -50,7 +50,7 @@ declare
   r record;
 begin
   perform headgate.need_read_committed('discard');
-  perform headgate.check_discard(s, seqs, filter, channel, older_than, coalesce(everything, false));
+  perform headgate.check_discard(s, seqs, filter, channel, older_than, coalesce("all", false));
   w := headgate.discard_begins(s, seqs, headgate.filter_pattern(filter), channel, older_than, go_on, is_alone);
   -- point: a discard has its tick
   perform headgate.hold_in_place(c, 'discarded');
@@ -95,16 +95,16 @@ end $$;
 
 -- check_discard(…): HG010 for arguments of discard that make no sense.
 create or replace function headgate.check_discard(
-  s headgate.stream, p_seqs bigint[], p_filter text[], p_channel text, p_older_than interval, p_everything boolean) returns void
+  s headgate.stream, p_seqs bigint[], p_filter text[], p_channel text, p_older_than interval, p_all boolean) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
-  if num_nonnulls(p_seqs, p_filter, p_channel, p_older_than) = 0 and not p_everything then
+  if num_nonnulls(p_seqs, p_filter, p_channel, p_older_than) = 0 and not p_all then
     perform headgate.fail('HG010', 'it is not said what to discard',
-      'give seqs, filter, channel or older_than, or everything => true');
+      'give seqs, filter, channel or older_than (over HTTP older_than_ms), or, by name, all');
   end if;
-  if num_nonnulls(p_seqs, p_filter, p_channel, p_older_than) > 0 and p_everything then
-    perform headgate.fail('HG010', 'everything is not to be discarded when something is chosen, too',
-      'leave either everything or the others out');
+  if num_nonnulls(p_seqs, p_filter, p_channel, p_older_than) > 0 and p_all then
+    perform headgate.fail('HG010', 'all are not to be discarded when some are chosen, too',
+      'leave either all or the others out');
   end if;
   if p_older_than < interval '0' or p_older_than > interval '1000 years' then
     perform headgate.fail('HG010', format('an age of %s is not possible', p_older_than), 'choose from 0 to 1000 years');
