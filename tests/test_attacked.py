@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from calls import Db, ack, call, datas, drain, ids, nack, receive, send_batch, value
+from calls import Db, ack, call, datas, discard_all, drain, ids, nack, receive, send_batch, value
 from conftest import wait_until
 from storage import maintain
 
@@ -142,3 +143,97 @@ def test_a_part_of_a_large_batch_is_acked_in_time_that_grows_with_it(db: Db) -> 
         assert tuple(ack(db, S, C, acks[: n // 2])) == (n // 2, 0)
         assert time.monotonic() - began < 1
         ack(db, S, C, acks[n // 2 :])
+
+
+@pytest.mark.parametrize("stream", [{"lanes": 1}, {"lane_by": "channel"}], ids=["hash", "channel"])
+def test_what_waits_behind_a_late_ack_goes_on(db: Db, other: Db, stream: dict[str, object]) -> None:
+    """A claim that does not see the ack yet parks what comes behind the message."""
+    call(db, "create_stream", S, **stream)
+    call(db, "create_consumer", S, C, order="key")
+    call(db, "send", S, "a1", key="a")
+    late = receive(db, S, C)
+    call(db, "extend", S, C, ids(late), "0")
+    assert ack(other, S, C, late) == (1, 0)
+    call(db, "send", S, "a2", key="a")
+    assert receive(db, S, C) == []
+    other.commit()
+    call(db, "send", S, "a3", key="a")
+    found: list[str] = []
+
+    def come() -> bool:
+        found.extend(drain(db, S, C))
+        return found == ["a2", "a3"]
+
+    wait_until(come, 5)
+
+
+def test_a_late_ack_in_an_open_transaction_stops_no_change_of_lanes(db: Db, other: Db) -> None:
+    call(db, "create_stream", S, lanes=1)
+    call(db, "create_consumer", S, C, order="key")
+    call(db, "send", S, "a1", key="a")
+    late = receive(db, S, C)
+    call(db, "extend", S, C, ids(late), "0")
+    assert ack(other, S, C, late) == (1, 0)
+    call(db, "set_lanes", S, 2)
+    call(db, "send", S, "b1", key="b")
+    began = time.monotonic()
+    maintain(db)
+    receive(db, S, C)
+    assert time.monotonic() - began < 2
+    other.commit()
+    wait_until(lambda: value(db, "select unread from headgate.consumers") == 0 or drain(db, S, C) == ["b1"], 5)
+
+
+def test_max_ack_pending_beside_an_open_transaction(db: Db, other: Db, database_url: str) -> None:
+    """Those who pass it by still come one at a time."""
+    call(db, "create_stream", S, lanes=16)
+    call(db, "create_consumer", S, C, max_ack_pending=10)
+    send_batch(db, S, ["x"] * 500)
+    receive(db, S, C, 1)
+    ack(db, S, C, receive(other, S, C, 1))
+    value(other, "select pg_sleep(0.4)")
+    with ThreadPoolExecutor(16) as pool:
+
+        def one(_: int) -> int:
+            with psycopg.connect(database_url, autocommit=True) as session:
+                return len(receive(session, S, C, 10))
+
+        got = sum(pool.map(one, range(16)))
+    assert got == 9
+    other.rollback()
+
+
+def test_a_long_list_of_seqs_is_discarded_to_its_end(db: Db) -> None:
+    call(db, "create_stream", S)
+    call(db, "create_consumer", S, C)
+    for _ in range(3):
+        send_batch(db, S, ["x"] * 10_000)
+    for _ in range(3):
+        ack(db, S, C, [m for m in receive(db, S, C, 10_000) if m.seq % 2])
+    assert discard_all(db, S, C, seqs=list(range(1, 30_001))) == 15_000
+    assert value(db, "select lag from headgate.consumers") == 0
+
+
+@pytest.mark.parametrize(
+    "call_",
+    [
+        "headgate.receive('s', 'c', 1, ack_wait => '300000 years')",
+        "headgate.receive('s', 'c', 1, ack_wait => '-1 second')",
+        "headgate.discard('s', 'c', older_than => '300000 years')",
+        "headgate.discard('s', 'c', older_than => '1 second', go_on => '0/5/-/1:1:')",
+    ],
+)
+def test_absurd_times_get_an_error_with_a_hint(db: Db, call_: str) -> None:
+    call(db, "create_stream", S)
+    call(db, "create_consumer", S, C)
+    with pytest.raises(psycopg.Error) as raised:
+        db.execute(f"select * from {call_}")
+    assert (raised.value.sqlstate, bool(raised.value.diag.message_hint)) == ("HG010", True)
+
+
+@pytest.mark.parametrize("time", ["294276-12-31 23:59:59+00", "4713-01-01 00:00:00+00 BC"])
+def test_a_replay_up_to_the_end_of_time(db: Db, time: str) -> None:
+    call(db, "create_stream", S)
+    call(db, "create_consumer", S, C)
+    drain(db, S, C)
+    db.execute("select * from headgate.replay('s', 'c', to_time => %s)", [time])
