@@ -205,7 +205,7 @@ class TestSettling:
         assert run("replay", "orders", "later", 1, "--all").code == 2
         assert run("replay", "orders", "later", "--from-time", "noon").code == 2
         gone = run("replay", "orders", "later", 1, 99)
-        assert (gone.out, "1 were not found" in gone.err) == ("1\n", True)
+        assert (gone.out, "1 not found" in gone.err) == ("1\n", True)
         some = run("replay", "orders", "later", "--filter", "b.>", "--from-time", "2020-01-01", "--to-seq", 2, "--json")
         assert some.json == {"replayed": 1, "not_found": 0, "passed_over": 0}
         assert run("replay", "orders", "later", "--all").out == "1\n"

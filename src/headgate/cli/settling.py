@@ -82,7 +82,8 @@ def nack(
 @command(app, "extend", curl=True)
 @consumer_arguments
 @IDS
-@click.option("--by", type=values.time, default="30s", show_default=True, help="From now; 0s: visible at once.")
+@click.option("--by", type=values.time, default="30s", show_default=True,
+              help="From now; 0s: visible at once, which counts as an attempt.")  # fmt: skip
 def extend(call: Call, stream: str | None, consumer: str | None, ack_ids: tuple[str, ...], by: timedelta) -> int | None:
     """Move the deadline of these messages alone, also nearer; with 0s others get them at once.
 

@@ -210,7 +210,10 @@ class ToNack(Body):
 
 
 class ToExtend(Body):
-    """Messages that take longer, or less long: their deadline is so long from now, 0 makes them visible at once."""
+    """Messages that take longer, or less long: their deadline is so long from now.
+
+    0 makes them visible at once, which counts as an attempt.
+    """
 
     ack_ids: AckIds
     by_ms: Milliseconds

@@ -155,8 +155,8 @@ class Consumer:
     def extend(self, messages: Iterable[Message | str], by: float | timedelta) -> Settled:
         """Moves the deadline of these messages alone to `by` seconds from now, also nearer. That counts as no attempt.
 
-        0 makes them visible at once, as if the deadline had passed. Of a whole delivery (`m.delivery`) the deadline is
-        never moved nearer, except by 0.
+        0 makes them visible at once, as if the deadline had passed: that counts, and the last one of `max_deliver`
+        makes a dead letter. Of a whole delivery (`m.delivery`) the deadline is never moved nearer, except by 0.
         """
         return self._settle("extend", statements.EXTEND, messages, (interval(by),), None)
 
