@@ -177,6 +177,18 @@ def test_what_a_seek_made_unread_may_not_be_removed(tale: Tale, removed_at: floa
     assert tale.found(KEPT) == missing
 
 
+@pytest.mark.parametrize(("acked_at", "missing"), [(1.8, []), (2.5, ["lost"])])
+def test_what_compaction_kept_is_gone_when_it_is_done(tale: Tale, acked_at: float, missing: list[str]) -> None:
+    tale.send(0, 1)
+    tale.event("w1", "nack", 1.1, (1, 0), acks=tale.receive(1, 1), delay=0.0)
+    tale.event("o", "compact", 1.3, 1)
+    acks = tale.receive(1.5, 1, attempt=2)
+    if acked_at < 2:
+        tale.ack(acked_at, acks)
+    tale.event("o", "seek", 2, target="beginning")
+    assert tale.found(KEPT) == missing
+
+
 def test_dead_discarded_and_aged_messages_are_not_lost(tale: Tale) -> None:
     tale.send(0, 1, 2, 3)
     tale.event("o", "discard", 2, 1, seqs=[2])

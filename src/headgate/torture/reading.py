@@ -229,7 +229,11 @@ class Reading:
         known = self._removed.get((message.seq, id(seek)))
         if known is None:
             over = self._over_from(message, seek)
-            known = any(over < r.seen_by and r.called < seek.seen_by for r in self.removals)
+            # (before it was finished, too: compaction keeps what is parked of a segment, and that goes once it is done)
+            first = min((h.event.called for h in self.handed.get(message.seq, [])), default=FOREVER)
+            known = over < seek.seen_by and any(
+                min(over, first) < r.seen_by and r.called < seek.seen_by for r in self.removals
+            )
             self._removed[message.seq, id(seek)] = known
         return known
 
