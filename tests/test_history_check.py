@@ -237,6 +237,17 @@ def test_discards_are_counted(tale: Tale, count: int, said: list[str]) -> None:
     assert [s for s in tale.found() if s != "lost"] == said
 
 
+@pytest.mark.parametrize(("discarded", "said"), [(True, []), (False, ["two live deliveries"])])
+def test_a_replay_brings_back_what_was_discarded_in_flight(tale: Tale, discarded: bool, said: list[str]) -> None:
+    tale.send(0, 1)
+    tale.receive(1, 1)
+    if discarded:
+        tale.event("o", "discard", 1.1, 1, seqs=[1])
+    tale.event("o", "replay", 1.2, 1, seqs=[1])
+    tale.ack(1.4, tale.receive(1.3, 1, by="w2"), by="w2")
+    assert tale.found() == said
+
+
 def test_an_ack_of_what_was_discarded_is_stale(tale: Tale) -> None:
     tale.send(0, 1)
     mine = tale.receive(0.5, 1)

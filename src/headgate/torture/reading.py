@@ -336,12 +336,18 @@ class Reading:
         return [h for h in self.by_delivery[handed.message.delivery] if h.message.key == handed.message.key]
 
     def given_back(self, handed: Handed, event: Event) -> bool:
-        """Whether a nack, a release or a seek may have ended it before `event` was answered."""
+        """Whether a nack, a release, a discard or a seek may have ended it before `event` was answered."""
         for h in self.fellows(handed):
             for e in h.settled:
                 inside = e.transaction is not None and e.transaction is event.transaction
                 if e.kind in ("nack", "release") and (inside or (e.possible and e.seen_from < event.answered)):
                     return True
+        message = handed.message
+        if any(
+            e.possible and e.seen_from < event.answered and chooses(e, message.seq, message.key)
+            for e in self.of("discard")
+        ):
+            return True  # from there a replay may have brought it back
         return self.moved(handed.event.called, event.answered) or self.moved_inside(event, handed.event.called)
 
     # acks
