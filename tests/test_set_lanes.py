@@ -24,6 +24,7 @@ from calls import (
     tick,
     value,
 )  # fmt: skip
+from conftest import wait_until
 from psycopg import errors
 
 import headgate
@@ -33,7 +34,6 @@ KEYS = [f"k{i}" for i in range(12)]
 
 
 @pytest.fixture(autouse=True)
-from conftest import wait_until
 def orders(db: Db) -> None:
     call(db, "create_stream", S, lanes=4)
     call(db, "create_consumer", S, "ordered", order="key", max_deliver=5)
