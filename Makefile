@@ -2,7 +2,10 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# What running needs, and everything: both in one .venv, to which installing only ever adds.
+RUNNABLE := .venv/.runnable
 INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
 # `make test PG=15` tests against that PostgreSQL version instead of the default one.
 ifdef PG
@@ -20,7 +23,7 @@ MINUTES ?= 60
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
 
-run: $(INSTALLED) ## Start Headgate on its embedded PostgreSQL
+run: $(RUNNABLE) ## Start Headgate on its embedded PostgreSQL
 	$(BIN)/headgate up
 
 test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-k name" the tests)
@@ -39,6 +42,7 @@ lint: $(INSTALLED) ## Check style, types, layers and the generated sync client
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/python tools/build_docs.py --check
+	$(BIN)/python tools/functions_version.py --check
 
 sync: $(INSTALLED) ## Regenerate src/headgate/sync from src/headgate/aio
 	$(BIN)/python tools/generate_sync.py
@@ -54,9 +58,20 @@ clean: ## Remove .venv, builds and caches (data in .headgate stays)
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
-# The stamp is written last, so that an interrupted installation is done again.
-$(INSTALLED): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headgate needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". hint: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+# The stamps are written last, so that an interrupted installation is done again.
+$(RUNNABLE): pyproject.toml
+	$(call make_venv,what running needs: about 100 MB)
+	$(PIP) --no-compile -e '.[server]'
 	@touch $@
+
+$(INSTALLED): pyproject.toml
+	$(call make_venv,what the tests$(comma) the docs and the benchmarks need: about 2 GB)
+	$(PIP) -e '.[dev,bench]'
+	@touch $(RUNNABLE) $@
+
+comma := ,
+define make_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headgate needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". hint: make PYTHON=python3.12 ...")'
+	@echo "Installing into .venv, once, $(1)"
+	@$(PYTHON) -m venv .venv
+endef

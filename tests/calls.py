@@ -58,6 +58,14 @@ def send(db: Db, stream: str, *datas: str, key: str | None = None, **named: obje
     return [call(db, "send", stream, data, key, **named) for data in datas]
 
 
+def forge_dead(db: Db, stream: str, data: str, **named: object) -> None:
+    """A dead letter that somebody has written by hand, as they could before such streams took none."""
+    (of,) = column(db, "select dead_of from headgate.stream where name = %s", stream)
+    db.execute("update headgate.stream set dead_of = null where name = %s", (stream,))
+    send(db, stream, data, **named)  # type: ignore[arg-type]
+    db.execute("update headgate.stream set dead_of = %s where name = %s", (of, stream))
+
+
 def send_batch(db: Db, stream: str, datas: Sequence[str], **arrays: object) -> list[int]:
     return call(db, "send_batch", stream, list(datas), **arrays)  # type: ignore[no-any-return]
 
@@ -171,7 +179,9 @@ def pass_time(db: Db, by: str) -> None:
     """The engine's clock: everything that waits for a time, in every stream, comes nearer by this interval."""
     with db.transaction():
         db.execute("update headgate.delivery set deadline = deadline - %s::interval", [by])
-        db.execute("update headgate.cursor set sweep_at = sweep_at - %s::interval", [by])
+        db.execute(
+            "update headgate.cursor set sweep_at = sweep_at - %s::interval, next_at = next_at - %s::interval", [by, by]
+        )
         db.execute(
             "update headgate.parked set visible_at = visible_at - %s::interval, parked_at = parked_at - %s::interval",
             [by, by],

@@ -37,6 +37,7 @@ SETTINGS = {
 PLENTY = 8 * 1024**3  # bytes
 
 NewCluster = Callable[[], Cluster]
+NewDatabase = Callable[[], str]
 
 T = TypeVar("T")
 
@@ -55,6 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if (os.geteuid() == 0 or plenty) and not config.option.basetemp:
         config.option.basetemp = tempfile.mkdtemp(prefix="headgate-test-", dir=memory if plenty else None)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+    own = tempfile.mkdtemp(prefix="headgate-config-")  # neither are the user's contexts used, nor changed
+    config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
+    os.environ["XDG_CONFIG_HOME"] = own
 
 
 class FreshDatabases:
@@ -214,3 +218,43 @@ def run(
 ) -> CommandLine:
     """The command line, on the fresh database: run("stream", "list")."""
     return CommandLine(database_url, tmp_path, capsys, monkeypatch)
+
+
+@pytest.fixture
+def empty_database(cluster: Cluster) -> Iterator[NewDatabase]:
+    """Makes empty databases."""
+    made: list[str] = []
+
+    def new() -> str:
+        name = f"empty_{len(made) + 1}"
+        made.append(name)
+        with psycopg.connect(cluster.url(), autocommit=True) as admin:
+            admin.execute(f"create database {name}")
+        return cluster.url(name)
+
+    yield new
+    with psycopg.connect(cluster.url(), autocommit=True) as admin:
+        for name in made:
+            admin.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture(scope="session")
+def oldest_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A PostgreSQL 15, Debian's, whichever one is tested: a source of changes may be older than the stream."""
+    bin_dir = Path("/usr/lib/postgresql/15/bin")
+    if not (bin_dir / "postgres").exists():
+        pytest.skip("there is no PostgreSQL 15: apt-get install postgresql")
+    home = tmp_path_factory.mktemp("pg15")
+    cluster = Cluster(bin_dir, home / "data", home / "run", settings=SETTINGS)
+    cluster.init()
+    cluster.start()
+    yield cluster
+    cluster.stop("immediate")
+
+
+@pytest.fixture(scope="session", params=["same", "15"])
+def source_cluster(request: pytest.FixtureRequest) -> Cluster:
+    """The PostgreSQL whose tables are read: the one that is tested, and 15."""
+    name = "cluster" if request.param == "same" else "oldest_cluster"
+    found: Cluster = request.getfixturevalue(name)
+    return found

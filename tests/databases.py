@@ -20,7 +20,8 @@ def new_database(cluster: Cluster) -> Iterator[str]:
     name = f"shared_{next(_numbers)}"
     with psycopg.connect(cluster.url(), autocommit=True) as admin:
         admin.execute(f"create database {name} template {TEMPLATE}")
-        try:
-            yield cluster.url(name)
-        finally:
+    try:
+        yield cluster.url(name)
+    finally:
+        with psycopg.connect(cluster.url(), autocommit=True) as admin:
             admin.execute(f"drop database {name} with (force)")

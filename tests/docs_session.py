@@ -108,6 +108,7 @@ class Session:
             os.environ["HEADGATE_DATABASE_URL"] = self.url
             self.names["hg"] = headgate.connect(self.url)
         os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        os.environ["XDG_CONFIG_HOME"] = str(Path.cwd() / ".config")  # contexts of this page alone
         self.bash = subprocess.Popen(
             ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

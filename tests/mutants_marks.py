@@ -20,8 +20,8 @@ MUTANTS = (
     ),
     Mutant(
         "a reader passes over late messages",
-        "    from unnest(late) r where upper(r) - 1 > pos and lower(r) <= upto;\n  if lo < upto",
-        "    from unnest(late) r where false;\n  if lo < upto",
+        "    from unnest(late) r where upper(r) - 1 > pos and lower(r) <= upto;\n  -- which lanes",
+        "    from unnest(late) r where false;\n  -- which lanes",
         ("marks",),
     ),
     Mutant(
@@ -59,24 +59,30 @@ MUTANTS = (
         "the floor passes what is in flight",
         "(select min(f.seq) - 1 from headgate.in_flight f where f.consumer = c.id),\n",
         "null::bigint,\n",
-        ("looks", "looks-storage"),
+        ("looks", "looks-storage", "looks-channels"),
+        (
+            (
+                "  held := least((select min(f.seq) from headgate.in_flight f where f.consumer = c.id),\n",
+                "  held := least(null::bigint,\n",
+            ),
+        ),
     ),
     Mutant(
         "the floor passes what is parked",
         "                  (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));\nend $$;\n\n"
-        "-- consumer_facts",
-        "                  null::bigint);\nend $$;\n\n-- consumer_facts",
+        "-- late_floor",
+        "                  null::bigint);\nend $$;\n\n-- late_floor",
         ("looks", "looks-storage"),
         (("                (select min(p.seq) from headgate.parked p where p.consumer = c.id));\n", "null);\n"),),
     ),
     Mutant(
         "the floor passes what late transactions write",
-        "  return least(r, (select min(f) from unnest(newest.late_from) f),",
+        "  return least(r, headgate.late_floor(c, newest),",
         "  return least(greatest(r, newest.lo),",
         ("looks", "looks-dead"),
         (
             (
-                "  floor := least(floor, (select min(f) from unnest(newest.late_from) f), held - 1);",
+                "  floor := least(floor, headgate.late_floor(c, newest), held - 1);",
                 "  floor := least(greatest(floor, newest.lo), held - 1);",
             ),
         ),

@@ -34,11 +34,11 @@ class Replica:
 
 
 @contextmanager
-def replica(database_url: str, directory: Path, *options: str) -> Iterator[Replica]:
+def replica(database_url: str, directory: Path, *options: str, port: int = 0) -> Iterator[Replica]:
     """Starts a server; at the end it is asked to stop, and must."""
     token_file = directory / "token"
     process = subprocess.Popen(
-        [sys.executable, "-m", "headgate.server.run", database_url, "0", f"token_file={token_file}", *options],
+        [sys.executable, "-m", "headgate.server.run", database_url, str(port), f"token_file={token_file}", *options],
         stdout=subprocess.PIPE, text=True, env=os.environ,
     )  # fmt: skip
     try:

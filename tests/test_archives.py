@@ -295,3 +295,27 @@ def test_the_sdk(db: Db, hg: headgate.Headgate) -> None:
     with pytest.raises(headgate.ArchiveNotFound) as told:
         stream.drop_archive("lake")
     assert told.value.hint
+
+
+@pytest.mark.usefixtures("stream")
+def test_marks_go_forward_while_the_floor_stays(db: Db, database_url: str) -> None:
+    """A transaction that is open keeps the floor where it is: of two marks the tick tells which is the later one."""
+    with psycopg.connect(database_url) as late:
+        send(late, "s", "late")
+        marks = [BEGINNING]
+        for data in "123":
+            send(db, "s", data)
+            marks.append(copy(db, "lake", marks[-1]))
+        assert [m["floor"] for m in marks] == [0] * 4
+        for old in (marks[1], marks[2], {**marks[3], "pos": 2, "since": BEGINNING}):
+            call(db, "note_archive", "s", "lake", "lake/lake", old)
+            assert call(db, "archive_mark", "s", "lake") == marks[3]
+    assert copy(db, "lake", marks[3])["floor"] > 0
+
+
+@pytest.mark.usefixtures("stream")
+@pytest.mark.parametrize("wrong", [{"floor": "x"}, {"floor": None}, {"tick": None}])
+def test_what_is_not_a_mark(db: Db, wrong: dict[str, Any]) -> None:
+    with pytest.raises(psycopg.Error, match="not a mark") as refused:
+        call(db, "note_archive", "s", "lake", "lake/lake", {**BEGINNING, **wrong})
+    assert refused.value.sqlstate == "HG011"

@@ -48,7 +48,7 @@ def test_every_benchmark_gives_figures(everything: tuple[dict, Path]) -> None:
 def test_the_report(everything: tuple[dict, Path]) -> None:
     _, report = everything
     page = (report / "README.md").read_text()
-    for title in ("## Traffic", "## Single sends", "## Beside the SDK", "## Waking", "## Waiting"):
+    for title in ("## Traffic", "## Processes", "## Single sends", "## Beside the SDK", "## Waking", "## Waiting"):
         assert title in page
     for plot in ("traffic.png", "single.png", "wake.png"):
         assert f"({plot})" in page

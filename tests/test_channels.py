@@ -191,7 +191,7 @@ class TestDueTimes:
     def test_what_failed_comes_again_and_blocks_nobody(self, jobs: Db) -> None:
         fill(jobs, "a", 3)
         first = receive(jobs, S, C, 1)[0]
-        call(jobs, "nack", S, C, [first.ack_id], "50 milliseconds", "no")
+        call(jobs, "nack", S, C, [first.ack_id], "1 second", "no")
         assert [m.data for m in receive(jobs, S, C, 10)] == ["a-1", "a-2"]
         found: list[Received] = []
         wait_until(lambda: found.extend(receive(jobs, S, C, 10)) or found)
@@ -225,7 +225,7 @@ class TestOrderAndFilters:
         call(jobs, "nack", S, "once", [m.ack_id for m in got], error="no")
         assert value(jobs, "select dead from headgate.consumers where name = 'once'") == 2
         jobs.execute("delete from headgate.cursor where consumer = 2 and lane > 0")
-        assert call(jobs, "redrive", S, "once") == 2
+        assert call(jobs, "redrive", S, "once", all=True) == 2
         assert [m.data for m in receive(jobs, S, "once", 10)] == ["a-0", "a-1"]
 
 

@@ -47,6 +47,13 @@ class TestSending:
         assert [m.key for m in got] == ["own", "common", "common"]
         assert run("send", "orders", "-", input=json.dumps(lines[0])).out == "1\n"  # without a line's end
 
+    def test_lines_with_a_time(self, run: CommandLine, orders: headgate.Stream) -> None:
+        line = json.dumps({"data": 1, "deliver_at": "2999-01-31T12:00:00+01:00"})
+        assert run("send", "orders", "-", input=line).out == "1\n"
+        [m] = orders.messages()
+        assert m.deliver_at is not None
+        assert m.deliver_at.isoformat().startswith("2999-01-31T1")
+
     def test_lines_of_data_and_text(self, run: CommandLine, billing: headgate.Consumer) -> None:
         assert run("send", "orders", "-", "--lines", "data", input='{"data": 1}\n["a"]\n').out == "2\n"
         assert run("send", "orders", "-", "--lines", "text", input='{"data": 1}\n\n').out == "2\n"

@@ -12,7 +12,7 @@ import build_docs
 import cli_reference
 from headgate.cli import app
 
-COMMANDS = dict(cli_reference.commands(app))
+COMMANDS = dict(cli_reference.commands(app.load()))
 
 # what API.md promises
 PROMISED = """

@@ -103,6 +103,8 @@ class TestConsumers:
         assert shown["filter"] == ["a.>", "b.*"]
         assert (shown["order"], shown["ack_wait"], shown["max_deliver"]) == ("key", 60, 3)
         assert shown["backoff"] == [1, 10]
+        assert run("consumer", "edit", "orders", "billing", "--backoff", "500ms,1m").code == 0
+        assert run("consumer", "show", "orders", "billing", "--json").json["backoff"] == [0.5, 60]
         lines = run("consumer", "show", "orders", "billing").out.splitlines()
         assert ["ack_wait", "1m"] in [line.split() for line in lines]
         assert run("consumer", "add", "orders", "billing").code == 1

@@ -63,7 +63,14 @@ def test_push(run: CommandLine, hg: headgate.Headgate) -> None:
     )
     found = re.search(r"whsec_[A-Za-z0-9+/=]+", done.err)
     assert found, "it is shown once"
-    push = {"url": "https://example.com/x", "concurrency": 8, "timeout": 2, "headers": [], "note": None}
+    push = {
+        "url": "https://example.com/x",
+        "concurrency": 8,
+        "timeout": 2,
+        "headers": [],
+        "note": None,
+        "last_error": None,
+    }
     assert done.json["push"] == {**push, "secret": ["…" + found.group()[-4:]]}
     assert found.group() not in done.out
     args = ["--push-secret", WHSEC, "--push-secret", found.group(), "--push-header", "X-Api-Key: letmein"]

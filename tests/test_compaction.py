@@ -37,7 +37,8 @@ def park(db: Db, done: int = 10, parked: int = 2, consumers: tuple[str, ...] = (
 
 
 def kept(db: Db) -> list[str]:
-    return column(db, f"select data from headgate.kept_{value(db, 'select id from headgate.stream')} order by seq")
+    id = value(db, "select id from headgate.stream where name = 's'")
+    return column(db, f"select data from headgate.kept_{id} order by seq")
 
 
 def test_parked_messages_survive_their_segment(db: Db, stream: str, database_url: str) -> None:
@@ -150,6 +151,27 @@ def test_seek_brings_kept_messages_back(db: Db, stream: str, target: str, again:
         assert len(receive(db, "s", "c")) == 2
     call(db, "seek", "s", "c", target)
     assert drain(db, "s", "c") == again
+
+
+@pytest.mark.parametrize("end", ["ack", "dead"])
+def test_a_kept_message_that_is_done_is_not_shown_as_available_after_a_seek(db: Db, stream: str, end: str) -> None:
+    """No reader comes to it any more, wherever it is; and as a dead letter it can be redriven."""
+    park(db, parked=1, max_deliver=2)
+    call(db, "compact", "s")
+    pass_time(db, "2 hours")
+    got = receive(db, "s", "c")
+    assert datas(got) == kept(db) == ["m0"]
+    ack(db, "s", "c", got) if end == "ack" else nack(db, "s", "c", got)
+    call(db, "seek", "s", "c", "beginning")
+    assert kept(db) == ["m0"], "until maintenance comes by"
+    done = "done" if end == "ack" else "dead"
+    assert column(db, "select state from headgate.peek('s', 'c')") == [done]
+    assert column(db, "select state from headgate.message_states('s', 1)") == [done]
+    assert facts(db, "s", "c")["unread"] == 0
+    if end == "dead":
+        assert call(db, "redrive", "s", "c", all=True) == 1
+        assert drain(db, "s", "c") == ["m0"]
+    assert drain(db, "s", "c") == []
 
 
 def test_retain_up_to_holds_for_kept_messages(db: Db, stream: str) -> None:

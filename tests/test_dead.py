@@ -166,17 +166,35 @@ class TestDying:
         kill(db)
         assert datas(receive(db, "orders.dead", "reader")) == ["a"]
 
+    @pytest.mark.parametrize("settings", [{}, {"lanes": 4, "max_message_bytes": 268435456}])
+    def test_a_stream_of_somebody_else_under_that_name(self, db: Db, settings: dict[str, object]) -> None:
+        """It is neither written to nor dropped with the stream."""
+        call(db, "create_stream", "mine.dead", **settings)
+        send(db, "mine.dead", "precious")
+        call(db, "create_stream", "mine")
+        call(db, "create_consumer", "mine", "c", max_deliver=1)
+        send(db, "mine", "x")
+        nack(db, "mine", "c", receive(db, "mine", "c"))
+        assert column(db, "select data from headgate.dead_letters('mine', 'c')") == ["x"]
+        assert column(db, "select name from headgate.streams where dead_of = 'mine'") == ["mine.dead-2"]
+        assert value(db, "select dead_of is null from headgate.streams where name = 'mine.dead'")
+        assert call(db, "redrive", "mine", "c", all=True) == 1
+        assert datas(receive(db, "mine", "c")) == ["x"]
+        call(db, "drop_stream", "mine")
+        assert column(db, 'select data from headgate."log_mine.dead"') == ["precious"]
+        assert column(db, "select name from headgate.streams where starts_with(name, 'mine')") == ["mine.dead"]
+
     def test_the_letters_of_one_consumer_are_not_anothers(self, db: Db) -> None:
         call(db, "create_consumer", S, "other", max_deliver=2)
         sent = send_batch(db, S, ["a", "b"])
         kill(db, "c")
         assert (facts(db, S, "c")["dead"], facts(db, S, "other")["dead"]) == (2, 0)
-        assert call(db, "redrive", S, "other") == 0
-        assert call(db, "purge_dead", S, "other") == 0
+        assert call(db, "redrive", S, "other", all=True) == 0
+        assert call(db, "purge_dead", S, "other", all=True) == 0
         assert kill(db, "other") == sent
-        assert call(db, "purge_dead", S, "other") == 2
+        assert call(db, "purge_dead", S, "other", all=True) == 2
         assert (facts(db, S, "c")["dead"], facts(db, S, "other")["dead"]) == (2, 0)
-        assert call(db, "redrive", S, "c") == 2
+        assert call(db, "redrive", S, "c", all=True) == 2
         assert sorted(seqs(receive(db, S, "c"))) == sent
         assert receive(db, S, "other") == []
 
@@ -190,10 +208,10 @@ class TestRedrive:
         return column(db, "select d.seq from headgate.dead_letters('orders', 'c') d order by d.data")
 
     def test_all_of_them_as_if_never_delivered(self, db: Db, dead: list[int]) -> None:
-        assert call(db, "redrive", S, "c") == 5
+        assert call(db, "redrive", S, "c", all=True) == 5
         assert facts(db, S, "c")["dead"] == 0
         assert sorted((m.data, m.attempt) for m in receive(db, S, "c")) == [(d, 1) for d in "abcde"]
-        assert call(db, "redrive", S, "c") == 0
+        assert call(db, "redrive", S, "c", all=True) == 0
 
     def test_some(self, db: Db, dead: list[int]) -> None:
         assert call(db, "redrive", S, "c", seqs=[dead[1], dead[3], 999]) == 2
@@ -210,30 +228,38 @@ class TestRedrive:
         assert sorted(datas(receive(db, S, "c"))) == sorted(oldest)
 
     def test_it_can_die_again(self, db: Db, dead: list[int]) -> None:
-        call(db, "redrive", S, "c")
+        call(db, "redrive", S, "c", all=True)
         assert len(kill(db)) == 5
         assert facts(db, S, "c")["dead"] == 5
 
     def test_rollback_keeps_the_letters(self, db: Db, dead: list[int]) -> None:
         with db.transaction(force_rollback=True):
-            assert call(db, "redrive", S, "c") == 5
+            assert call(db, "redrive", S, "c", all=True) == 5
         assert (facts(db, S, "c")["dead"], facts(db, S, "c")["lag"]) == (5, 0)
 
     def test_what_a_seek_brings_back_comes_once(self, db: Db, dead: list[int]) -> None:
         call(db, "seek", S, "c", "beginning")
         first = receive(db, S, "c", 2)
-        assert call(db, "redrive", S, "c") == 5
+        assert call(db, "redrive", S, "c", all=True) == 5
         rest = receive(db, S, "c")
         assert sorted(datas(first + rest)) == list("abcde")
         assert nack(db, S, "c", first + rest) == (5, 0)
         assert sorted(m.attempt for m in receive(db, S, "c")) == [2] * 5
 
+    @pytest.mark.parametrize("function", ["redrive", "purge_dead"])
+    def test_all_is_asked_for_by_name(self, db: Db, dead: list[int], function: str) -> None:
+        for choice in ({}, {"all": False}, {"all": None}, {"seqs": dead, "all": True}, {"max": 9, "all": True}):
+            with pytest.raises(psycopg.Error, match="which dead letters") as refused:
+                call(db, function, S, "c", **choice)
+            assert (refused.value.sqlstate, '"all" => true' in str(refused.value.diag.message_hint)) == ("HG010", True)
+        assert call(db, function, S, "c", all=True) == 5
+
     def test_purge(self, db: Db, dead: list[int]) -> None:
         assert call(db, "purge_dead", S, "c", filter=["y.>"]) == 2
         assert call(db, "purge_dead", S, "c", seqs=[dead[0]]) == 1
         assert call(db, "purge_dead", S, "c", max=1) == 1
-        assert call(db, "purge_dead", S, "c") == 1
-        assert call(db, "redrive", S, "c") == 0
+        assert call(db, "purge_dead", S, "c", all=True) == 1
+        assert call(db, "redrive", S, "c", all=True) == 0
         assert receive(db, S, "c") == []
 
     def test_reading_them_page_by_page(self, db: Db, dead: list[int]) -> None:

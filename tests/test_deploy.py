@@ -39,7 +39,8 @@ SERVERS = {name: s for name, s in COMPOSE["services"].items() if name != "db"}
 def samples(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
     """The names that a query can use."""
     with busy_server(cluster, tmp_path_factory.mktemp("server")) as text:
-        yield {s.name for metric in families(text).values() for s in metric.samples}
+        found = families(text)
+        yield {*found, *(s.name for metric in found.values() for s in metric.samples)}
 
 
 def metrics_in(query: str) -> set[str]:
@@ -95,12 +96,12 @@ def up(arguments: list[str], environment: dict[str, str], monkeypatch: pytest.Mo
         if name.startswith("HEADGATE_"):
             monkeypatch.setenv(name, value)
     assert arguments[0] == "up"
-    with click.Context(app) as parent, app.commands["up"].make_context("up", arguments[1:], parent) as context:
+    with click.Context(app) as parent, app.load().commands["up"].make_context("up", arguments[1:], parent) as context:
         return context.params
 
 
 def test_every_option_of_up_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    for option in app.commands["up"].params:
+    for option in app.load().commands["up"].params:
         if option.name not in ("database", "context", "as_json"):
             assert option.envvar == f"HEADGATE_{str(option.name).upper()}"
     found = up(["up"], {"HEADGATE_FIRST_TOKEN": "false", "HEADGATE_ACCESS_LOG": "1", "HEADGATE_PORT": "1"}, monkeypatch)
@@ -221,5 +222,5 @@ def test_the_documentation_names_every_file() -> None:
     for file in DEPLOY.rglob("*"):
         if file.is_file() and file.suffix != ".dockerignore":
             assert str(file.relative_to(ROOT)) in page, file.name
-    options = {o for p in app.commands["up"].params for o in p.opts + p.secondary_opts}
+    options = {o for p in app.load().commands["up"].params for o in p.opts + p.secondary_opts}
     assert set(re.findall(r"`(--[a-z-]+)", page)) <= options

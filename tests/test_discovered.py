@@ -63,7 +63,7 @@ def test_a_note_does_not_make_a_discovered_lane_look_read(db: Db) -> None:
     send_batch(db, S, ["a", "b", "c", "fresh"], channels=["a", "b", "c", "x"])
     tick(db, S)
     seen = datas(receive(db, S, C, 1))
-    call(db, "redrive", S, C)
+    call(db, "redrive", S, C, all=True)
     while got := receive(db, S, C, 1):
         seen += datas(got)
     assert sorted(seen) == ["a", "b", "c", "dead", "fresh"]

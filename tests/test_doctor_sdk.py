@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 from calls import Db
 from conftest import NewCluster
@@ -51,6 +52,16 @@ class TestCli:
             "problem: The setting fsync is off: a crash of the machine can destroy the whole database.\n"
             "    alter system set fsync = on; select pg_reload_conf();\n"
         )
+
+    def test_patience(self, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """What lasts longer is reported: five minutes, unless something else is asked for."""
+        with psycopg.connect(database_url) as forgotten:
+            forgotten.execute("select txid_current()")
+            session = f"Session {forgotten.info.backend_pid}"
+            assert cli.main(["doctor", "--database", database_url]) == 1
+            assert session not in capsys.readouterr().out
+            assert cli.main(["doctor", "--patience", "0s", "--database", database_url]) == 1
+            assert session in capsys.readouterr().out
 
     def test_json(self, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["doctor", "--json", "--database", database_url]) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
-from calls import Db, call, column, send, value
+from calls import Db, call, column, receive, send, value
 from conftest import NewCluster, wait_until
 from servers import replica
 from test_many_segments import add_segments
@@ -221,3 +221,43 @@ def test_lists_go_on_while_streams_are_dropped(db: Db, database_url: str) -> Non
     thread.join()
     assert not errors
     assert looks
+
+
+CALLS = {
+    "send": "select headgate.send('s', 'x', key => 'k')",
+    "send with an id": "select headgate.send('s', 'x', key => 'k', id => '1')",
+    "receive": "select * from headgate.receive('s', 'c', 5)",
+    "receive with acks": "select * from headgate.receive('s', 'c', 5, acks => array[%(ack_id)s])",
+    "ack": "select * from headgate.ack('s', 'c', array[%(ack_id)s])",
+    "nack": "select * from headgate.nack('s', 'c', array[%(ack_id)s])",
+    "release": "select * from headgate.release('s', 'c', array[%(ack_id)s])",
+    "extend": "select * from headgate.extend('s', 'c', array[%(ack_id)s], '1 minute')",
+}
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("settings", [{}, {"lane_by": "key"}, {"one_message_per_key": True}], ids=str)
+def test_a_fixed_snapshot_in_which_it_is_there(
+    db: Db, database_url: str, settings: dict[str, object], isolation: str
+) -> None:
+    """Plain SQL is answered with an error that says what to do, whether the stream was made again or not."""
+    answers: dict[tuple[str, bool], str | None] = {}
+    for is_made_again in (False, True):
+        for name, query in CALLS.items():
+            call(db, "create_stream", "s", if_not_exists=True, **settings)
+            call(db, "create_consumer", "s", "c", if_not_exists=True)
+            send(db, "s", name, key="k")
+            [message] = receive(db, "s", "c")
+            with psycopg.connect(database_url) as tx:
+                tx.execute(f"set transaction isolation level {isolation}")
+                tx.execute("select 1")
+                call(db, "drop_stream", "s")
+                if is_made_again:
+                    call(db, "create_stream", "s", **settings)
+                    call(db, "create_consumer", "s", "c")
+                with pytest.raises(psycopg.Error) as raised:
+                    tx.execute(query, {"ack_id": message.ack_id})
+            answers[name, is_made_again] = raised.value.sqlstate
+    assert {answers[name, True] for name in CALLS} == {"40001"}
+    assert {answers[name, False] for name in CALLS} <= {"HG001", "40001"}
+    assert answers["send", False] == answers["receive", False] == "HG001"

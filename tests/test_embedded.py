@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +19,7 @@ import psycopg
 import psycopg.conninfo
 import pytest
 
+import headgate
 from headgate.cluster import Cluster, postgres_bin
 from headgate.embedded import start_or_join
 from headgate.errors import EmbeddedServerError
@@ -167,17 +170,64 @@ def test_it_outlives_the_kill_of_its_starter(directory: Path, participant: Calla
     assert not cluster_of(directory).is_running()
 
 
-def test_a_server_that_lost_everybody_is_adopted(directory: Path, participant: Callable[..., Participant]) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_it_does_not_stay_behind_when_all_are_killed(
+    directory: Path, participant: Callable[..., Participant], how: signal.Signals
+) -> None:
     killed = [participant().joined(), participant().joined()]
-    for one in killed:
-        one.kill()
-    assert cluster_of(directory).pid == killed[0].pid
+    killed[0].process.send_signal(how)
+    assert killed[0].process.wait(30) == -how
+    assert answers(killed[1].url)
+    killed[1].process.send_signal(how)
+    wait_until(lambda: not cluster_of(directory).is_running() and not answers(killed[0].url))
+    assert not (directory / "data/postmaster.pid").exists(), "it was shut down"
+    again = participant().joined()
+    assert answers(again.url)
+    again.process.send_signal(how)
+    wait_until(lambda: not cluster_of(directory).is_running())
 
-    adopter = participant().joined()
-    assert adopter.pid == killed[0].pid
-    adopter.leave()
+
+def test_joining_while_the_last_is_killed(directory: Path, participant: Callable[..., Participant]) -> None:
+    for _ in range(2):
+        last = participant().joined()
+        joining = participant()
+        last.kill()
+        assert answers(joining.joined().url)
+        joining.leave()
     assert not cluster_of(directory).is_running()
     assert list((directory / "participants").iterdir()) == []
+
+
+def test_a_directory_that_is_moved_while_it_runs(
+    tmp_path: Path, directory: Path, participant: Callable[..., Participant]
+) -> None:
+    """Who comes to the new place joins the server; when all have gone it ends; and the old place is free."""
+    first = participant().joined()
+    moved = tmp_path / "elsewhere"
+    directory.rename(moved)
+    with start_or_join(moved) as joined, psycopg.connect(joined.url, autocommit=True) as connection:
+        assert joined.pid == first.pid
+        connection.execute("create table kept as select 1")
+        with start_or_join(directory) as fresh, psycopg.connect(fresh.url) as other:
+            assert fresh.pid != first.pid
+            assert other.execute("select to_regclass('kept')").fetchone() == (None,)
+            with start_or_join(moved) as third:
+                assert third.pid == first.pid
+        connection.execute("checkpoint")
+    assert cluster_of(moved).pid == first.pid
+    first.leave()
+    wait_until(lambda: not cluster_of(moved).is_running())
+    with start_or_join(moved) as again, psycopg.connect(again.url) as connection:
+        assert connection.execute("select * from kept").fetchone() == (1,)
+
+
+def test_a_copy_is_not_taken_for_the_original(tmp_path: Path, directory: Path) -> None:
+    with start_or_join(directory) as server:
+        copy = tmp_path / "copy"
+        (copy / "data").mkdir(parents=True)
+        shutil.copy(directory / "data/postmaster.pid", copy / "data/postmaster.pid")
+        assert server.pid
+        assert cluster_of(copy).pid is None
 
 
 def test_many_start_at_once(directory: Path, participant: Callable[..., Participant]) -> None:
@@ -305,6 +355,15 @@ def test_a_path_with_odd_characters(tmp_path: Path) -> None:
         assert answers(server.url)
 
 
+@pytest.mark.parametrize("name", ["a$(touch pwned)b", "a`touch pwned`b", 'a";touch pwned;"b', "a$HOME\\b"])
+def test_a_name_that_a_shell_would_read(tmp_path: Path, name: str) -> None:
+    with start_or_join(tmp_path / name) as server:
+        assert answers(server.url)
+        assert server.directory == tmp_path / name
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "data/postgres.log").exists()
+
+
 def test_another_temporary_directory_of_a_joiner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("long-" * 20) / ("path-" * 20)
     with start_or_join(long) as server:
@@ -399,8 +458,8 @@ def test_a_forked_child_holds_no_place_of_its_dead_parent(
     parent = participant(FORK_AND_STAY).joined()
     parent.process.kill()
     parent.process.wait()
+    wait_until(lambda: not cluster_of(directory).is_running())
     other = participant().joined()
-    assert other.pid == parent.pid
     other.leave()
     assert not cluster_of(directory).is_running()
 
@@ -441,3 +500,50 @@ def test_a_cluster_of_any_binaries(tmp_path: Path, bin_dir: Path) -> None:
     finally:
         cluster.stop("immediate")
     assert not cluster.is_running()
+
+
+class TestLocked:
+    """Somebody else is starting or stopping the server, and takes long."""
+
+    @pytest.fixture
+    def lock(self, directory: Path) -> Iterator[Path]:
+        directory.mkdir()
+        file = directory / "lock"
+        with file.open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            held.write(f"{os.getpid()}\n")
+            held.flush()
+            yield file
+
+    @pytest.mark.parametrize("command", ["up --port 0 --processes 1", "up --port 0 --processes 2", "stream list"])
+    def test_it_is_said_and_can_be_interrupted(self, directory: Path, lock: Path, command: str) -> None:
+        with subprocess.Popen(
+            [sys.executable, "-m", "headgate", *command.split()],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            env={**os.environ, "HEADGATE_EMBEDDED_DIR": str(directory), "XDG_CONFIG_HOME": str(directory)},
+        ) as waiting:  # fmt: skip
+            try:
+                assert waiting.stderr is not None
+                assert f"waiting for process {os.getpid()}" in waiting.stderr.readline()
+                waiting.send_signal(signal.SIGINT)
+                assert waiting.wait(20) == (130 if command == "stream list" else 0)
+                assert "Traceback" not in waiting.stderr.read()
+            finally:
+                waiting.kill()
+
+    async def test_a_task_that_waits_can_be_cancelled(self, directory: Path, lock: Path) -> None:
+        opening = asyncio.create_task(headgate.connect_async(directory=str(directory)))
+        await asyncio.sleep(0.1)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(opening, 20)
+        assert not (directory / "participants").exists()
+
+    async def test_what_was_started_meanwhile_is_left(self, directory: Path) -> None:
+        opening = asyncio.create_task(headgate.connect_async(directory=str(directory)))
+        await asyncio.to_thread(wait_until, (directory / "participants").exists)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(opening, 60)
+        assert list((directory / "participants").iterdir()) == []
+        assert not cluster_of(directory).is_running()

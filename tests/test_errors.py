@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -9,6 +10,7 @@ import pytest
 from databases import new_database
 
 import headgate
+from headgate import schema
 from headgate.cluster import Cluster
 from headgate.errors import _BY_SQLSTATE, from_database
 
@@ -142,7 +144,7 @@ def test_every_state_of_the_engine_has_a_class(url: str) -> None:
             "select distinct m[1] from pg_proc, regexp_matches(prosrc, 'HG[0-9]{3}', 'g') m "
             "where pronamespace = 'headgate'::regnamespace"
         )
-        raised = {row[0] for row in rows}
+        raised = {row[0] for row in rows} | set(re.findall("HG[0-9]{3}", schema.install_sql()))
     assert raised == {state for state in _BY_SQLSTATE if state.startswith("HG")}
 
 
@@ -152,6 +154,8 @@ def test_every_state_of_the_engine_has_a_class(url: str) -> None:
         ("40001", headgate.Conflict), ("40P01", headgate.Conflict), ("55P03", headgate.Conflict),
         ("57P01", headgate.ConnectionFailed), ("53300", headgate.ConnectionFailed),
         ("08006", headgate.ConnectionFailed),
+        ("25006", headgate.DatabaseUnavailable), ("57014", headgate.DatabaseUnavailable),
+        ("53100", headgate.DatabaseUnavailable), ("54000", headgate.InvalidArgument),
         ("42501", headgate.NotAllowed), ("3F000", headgate.SchemaMissing), ("22P02", headgate.InvalidArgument),
         ("22021", headgate.InvalidText),
     ],

@@ -453,6 +453,15 @@ def test_a_version_that_was_perhaps_acked_counts(
     assert tale.found(UPSERT) == found
 
 
+@pytest.mark.parametrize(("discarded", "found"), [(2, []), (1, ["lost", "not the last value"])])
+def test_a_version_that_was_discarded_is_not_known(tale: Tale, discarded: int, found: list[str]) -> None:
+    tale.send(0, 1, key="a.sender-0", data="A")
+    tale.ack(0.2, tale.receive(0.1, 1, key="a.sender-0", data="A"))
+    tale.send(0.3, 2, key="a.sender-0", data="B")
+    tale.event("operator", "discard", 0.5, 1, seqs=[discarded])
+    assert [f for f in tale.found(UPSERT) if f != "discarded too many"] == found
+
+
 @pytest.mark.parametrize(
     ("id", "data", "seq", "wrong"), [("y", "B", 1, True), ("y", "B", 2, False), ("y", "A", 1, False)]
 )
@@ -592,6 +601,17 @@ def test_acked_behind_a_failed_one(tale: Tale) -> None:
     tale.ack(1.4, acks[1:])
     tale.ack(2.2, tale.receive(2, 1, key="k", attempt=2))
     assert tale.found(ORDERED) == ["acked behind a failed one"]
+
+
+def test_acked_late_behind_a_failed_one(tale: Tale) -> None:
+    """It had expired before the other one failed, and was in the delivery no more."""
+    tale.send(0, 1, 2, key="k")
+    acks = tale.receive(1, 1, 2, key="k")
+    tale.event("w2", "extend", 1.1, (1, 0), acks=acks[1:], by=0.0)
+    tale.event("w1", "nack", 1.2, (1, 0), acks=acks[:1], delay=0.0)
+    tale.ack(1.4, acks[1:])
+    tale.ack(2.2, tale.receive(2, 1, key="k", attempt=2))
+    assert tale.found(ORDERED) == []
     assert tale.found(PLAIN) == []
 
 

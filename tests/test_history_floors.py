@@ -61,6 +61,24 @@ def test_a_floor_above_what_is_rolled_back(tale: LookTale) -> None:
     assert tale.said() == []
 
 
+@pytest.mark.parametrize(("at", "found"), [(0.5, ["floor too high"]), (1.2, [])])
+def test_a_floor_above_what_may_be_discarded(tale: LookTale, at: float, found: list[str]) -> None:
+    """What is handed out after a discard was not given up by it."""
+    tale.event("o", "discard", at, 1, all=True)
+    tale.receive(1, 1, 2)
+    tale.count(1.3, 2)
+    said = [f for f in tale.said() if f.startswith("floor")]
+    assert said == found
+
+
+def test_a_floor_above_what_is_discarded_and_comes_again_later(tale: LookTale) -> None:
+    tale.event("o", "discard", 0.5, 2, seqs=[1, 2])
+    tale.count(1, 2)
+    tale.event("o", "seek", 2, target="beginning")
+    tale.ack(3.5, tale.receive(3, 1, 2))
+    assert tale.said() == []
+
+
 def test_a_floor_after_a_seek_back(tale: LookTale) -> None:
     tale.ack(1.5, tale.receive(1, 1, 2))
     tale.event("o", "seek", 2, target="beginning")
@@ -150,10 +168,13 @@ def test_wrong_loss(tale: LookTale, lost: int, found: list[str]) -> None:
     assert tale.said(AGING) == found
 
 
-@pytest.mark.parametrize(("took", "found"), [(0.5, []), (1.5, ["slow look"])])
-def test_slow_look(tale: LookTale, took: float, found: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("took", "queued", "found"), [(0.5, 0.0, []), (1.5, 0.0, ["slow look"]), (1.5, 0.4, ["slow look"]), (1.5, 0.6, [])]
+)
+def test_slow_look(tale: LookTale, took: float, queued: float, found: list[str]) -> None:
+    """Not one whose server process had to wait for a processor."""
     event = tale.event("looker", "look", 1, 3, what="peek")
-    event.consumer, event.answered = None, 1 + took
+    event.consumer, event.answered, event.queued = None, 1 + took, queued
     assert tale.said() == found
 
 

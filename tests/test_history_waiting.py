@@ -48,6 +48,13 @@ def test_slow_on_a_starved_machine(tale: Tale) -> None:
     assert tale.found() == []
 
 
+@pytest.mark.parametrize(("queued", "found"), [(0.5, ["stopped"]), (1.5, [])])
+def test_slow_for_want_of_a_processor(tale: Tale, queued: float, found: list[str]) -> None:
+    stopping(tale).queued = queued
+    tale.history.waits.append(Wait(2, "w2", ("w1",)))
+    assert tale.found() == found
+
+
 def test_a_nack_takes_the_later_ones_of_its_key_along(tale: Tale) -> None:
     tale.send(0, 1, 2)
     acks = tale.receive(0.5, 1, 2)

@@ -174,7 +174,7 @@ def test_an_extension_of_what_is_left(db: Db, fixed: Db) -> None:
     "statement",
     [
         "select headgate.seek('s', 'c', 'beginning')",
-        "select headgate.redrive('s', 'c')",
+        "select headgate.redrive('s', 'c', '{1}')",
         "select headgate.compact('s')",
         "select * from headgate.maintain()",
         "select headgate.set_lanes('s', 3)",
@@ -229,3 +229,17 @@ def test_a_tick_made_with_a_wrong_flag_hides_nothing(db: Db, database_url: str) 
         sender.commit()
         seen += drain(db, S, C)
     assert {"late", "third"} <= set(seen)
+
+
+@pytest.mark.parametrize("lane_by", ["hash", "channel"])
+@pytest.mark.parametrize("held", ["delivery", "tick"])
+def test_a_wait_that_ends_early_can_be_repeated(db: Db, database_url: str, fixed: Db, lane_by: str, held: str) -> None:
+    """A receive with a fixed snapshot waits for nobody longer than a moment. That it did is no raw error."""
+    call(db, "create_stream", S, lane_by=lane_by)
+    call(db, "create_consumer", S, C)
+    send(db, S, "1")
+    with psycopg.connect(database_url) as other:
+        other.execute(f"lock table headgate.{held} in exclusive mode")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            fixed.execute("select * from headgate.receive(%s, %s, 1)", (S, C))
+    assert [m.data for m in retried(fixed)] == ["1"]

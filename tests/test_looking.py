@@ -17,7 +17,9 @@ from calls import (
     call,
     column,
     discard,
+    drain,
     facts,
+    forge_dead,
     nack,
     pass_time,
     receive,
@@ -86,7 +88,7 @@ class TestAgainstTheStateOfEachMessage:
         elif what == "discard":
             discard(db, S, C, [m for m, _ in peek(db, states=chance.sample(list(STATES[:3]), 2))][:3])
         elif what == "redrive":
-            call(db, "redrive", S, C)
+            call(db, "redrive", S, C, all=True)
         elif what == "seek":
             call(db, "seek", S, C, str(chance.randint(1, 50)))
         elif what == "lanes" and lane_by == "hash":
@@ -219,14 +221,14 @@ class TestHowItEnded:
         assert (seen.state, seen.attempt, seen.last_error) == ("dead", 1, "no luck")
         assert peek(db) == [(failing, "dead")]
         assert peek(db, states=["done"]) == []
-        call(db, "redrive", S, C)
+        call(db, "redrive", S, C, all=True)
         assert state(db, failing) == "parked"
         ack(db, S, C, receive(db, S, C))
         assert state(db, failing) == "done"
 
     def test_a_dead_letter_that_is_purged(self, db: Db, failing: int) -> None:
         nack(db, S, C, receive(db, S, C))
-        call(db, "purge_dead", S, C)
+        call(db, "purge_dead", S, C, all=True)
         assert state(db, failing) == "done"
 
     def test_forged_dead_letters(self, db: Db, failing: int) -> None:
@@ -239,7 +241,7 @@ class TestHowItEnded:
             {"source_consumer": "c" * 10_000, "source_seq": 1},
             {"source_consumer": C, "source_seq": {"a": [1]}},
         ):
-            send(db, "s.dead", "forged", headers=headers)
+            forge_dead(db, "s.dead", "forged", headers=headers)
         assert peek(db, states=["dead"]) == [(failing, "dead")]
         assert state(db, failing) == "dead"
         assert facts(db, S, C)["dead"] == 5, "those that say they are this consumer's count"
@@ -440,6 +442,32 @@ def test_the_floor_does_not_go_back_when_a_lane_wakes_up(db: Db) -> None:
     assert facts(db, "woken", "c")["floor"] == 30
     send(db, "woken", "y", key=idle)
     assert facts(db, "woken", "c")["floor"] == 30
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("lane_by", ["hash", "key"])
+def test_the_floor_does_not_go_back_for_who_is_late_before_the_start(
+    db: Db, database_url: str, lane_by: str, is_done: bool
+) -> None:
+    """A transaction that has been open for long may still send what lies before the seq that the consumer starts at."""
+    call(db, "create_stream", "later", lane_by=lane_by)
+    call(db, "create_consumer", "later", "c")
+    send(db, "later", "1", "2", key="k")
+    tick(db, "later")
+    with psycopg.connect(database_url) as late:
+        send(late, "later", "late", key="k")
+        send_batch(db, "later", ["x"] * 10, keys=["k"] * 10)
+        call(db, "seek", "later", "c", "10")
+        if is_done:
+            assert len(drain(db, "later", "c")) == 4
+        floor = facts(db, "later", "c")["floor"]
+        assert floor >= 9
+        seqs = value(db, "select id from headgate.stream where name = 'later'")
+        db.execute(f"select nextval('headgate.seq_{seqs}') from generate_series(1, 11000)")
+        send(db, "later", "y", key="k")
+        tick(db, "later")
+        assert value(db, "select late_xids is not null from headgate.tick order by id desc limit 1")
+        assert facts(db, "later", "c")["floor"] >= floor
 
 
 def test_after_a_seek_lanes_with_notes_count(db: Db) -> None:

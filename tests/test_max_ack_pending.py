@@ -83,3 +83,17 @@ class TestMaxAckPending:
         assert len(done) == 2000
         assert max(over) <= 7
         assert max(over) > 3
+
+    def test_channels_that_there_was_no_room_for_stay_awake(self, db: Db, database_url: str) -> None:
+        """Fewer messages than channels may be handed out: the others are not full, and wait for no ack of their own."""
+        call(db, "create_stream", "jobs", lane_by="channel")
+        call(db, "create_consumer", "jobs", "few", max_ack_pending=3)
+        call(db, "send_batch", "jobs", ["x"] * 10, channels=[f"c{i}" for i in range(10)])
+        seen: list[int] = []
+        with headgate.connect(database_url) as own:
+            few = own.stream("jobs").consumer("few")
+            while got := few.receive(100):
+                assert len(got) <= 3
+                seen += [m.seq for m in got]
+                few.ack(got)
+        assert sorted(seen) == list(range(1, 11))

@@ -69,6 +69,10 @@ PLANTED = [
         Meeting("storage", Stop("compact", "a segment is to be emptied", 1), "seek", ALONE),
     ),
     (
+        next(m for m in MUTANTS if m.name.startswith("maintenance has an id")),
+        Meeting("hash", Stop("maintain and receive", "streams are to get ticks", 1), "send", COMMITS),
+    ),
+    (
         Mutant("spans do not go back to late messages", "  if not isempty(below) then\n", "  if false then\n", ()),
         Meeting("late", Stop("receive", "a tick has its snapshot", 1), "commit the late one", ALONE),
     ),

@@ -167,7 +167,7 @@ class TestLife:
         receive(db, S, C)
         died = ["sent", "delivered", "failed", "delivered", "expired", "dead"]
         assert sorted(life(db, seq)) == sorted(died)
-        call(db, "redrive", S, C)
+        call(db, "redrive", S, C, all=True)
         assert sorted(life(db, seq)) == sorted([*died, "redriven", "parked"])
         ack(db, S, C, receive(db, S, C))
         assert sorted(life(db, seq)) == sorted([*died, "redriven", "done"])

@@ -269,7 +269,7 @@ class History(RuleBasedStateMachine):
 
     def redrive(self, who: int) -> None:
         c = self.consumers[who]
-        assert call(self.db, "redrive", self.stream, c.name) == len(c.dead)
+        assert call(self.db, "redrive", self.stream, c.name, all=True) == len(c.dead)
         for seq in set(c.dead) - set(c.waiting) - set(c.in_flight()):
             c.waiting[seq] = Waiting(0, self.now)
         c.dead.clear()

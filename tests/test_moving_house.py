@@ -47,7 +47,7 @@ def burn_ids(cluster: Cluster, bin_dir: Path) -> None:
     file = cluster.data_dir / "pg_xact" / "0005"
     file.write_bytes(bytes(256 * 1024))
     os.chown(file, owner.st_uid, owner.st_gid)
-    cluster._run("pg_resetwal", "-x", str(5 * segment + 10), "-D", str(cluster.data_dir))
+    cluster._run(cluster.bin_dir / "pg_resetwal", "-x", str(5 * segment + 10), "-D", str(cluster.data_dir))
     cluster.start()
 
 

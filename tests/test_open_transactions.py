@@ -202,7 +202,7 @@ def test_an_open_receive_that_takes_a_wake_does_not_hold_up_new_lanes(db: Db, ot
         "update headgate.cursor set turn = clock_timestamp() - interval '1 hour', mark_at = turn - interval '1 hour'"
     )
     wait_until(lambda: call(db, "maintain") and value(db, "select count(*) from headgate.cursor where lane > 0") == 0)
-    call(db, "redrive", S, C)
+    call(db, "redrive", S, C, all=True)
     value(other, "select pg_current_xact_id()")
     assert [m.data for m in receive_now(other)] == ["fails"]
     send_batch(db, S, ["new"], channels=["b"])
@@ -308,7 +308,7 @@ class TestMovingAConsumer:
         )
         first_receive(other, 2)
         with at_once():
-            assert call(third, "redrive", S, C) == 4
+            assert call(third, "redrive", S, C, all=True) == 4
         with at_once():
             receive_now(db)
         other.rollback()

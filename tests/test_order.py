@@ -1,5 +1,5 @@
-"""order=key: a message is never handed out while an earlier one of its key is in flight or parked. One lane, so that
-everything that could get in each other's way does."""
+"""order=key: a message is never handed out while an earlier one of its key is in flight or parked. One lane, a hashed
+one and that of a channel, so that everything that could get in each other's way does."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from calls import (
 S = "orders"
 
 
-@pytest.fixture(autouse=True)
-def orders(db: Db) -> None:
-    call(db, "create_stream", S, lanes=1)
+@pytest.fixture(autouse=True, params=[{"lanes": 1}, {"lane_by": "channel"}], ids=["hashed", "channel"])
+def orders(db: Db, request: pytest.FixtureRequest) -> None:
+    call(db, "create_stream", S, **request.param)
     call(db, "create_consumer", S, "c", order="key", max_deliver=3)
 
 
@@ -196,7 +196,7 @@ class TestFailure:
         put(db, "a2", "a3")
         flying = take(db, 1)
         assert list(flying) == ["a2"]
-        assert call(db, "redrive", S, "c") == 1
+        assert call(db, "redrive", S, "c", all=True) == 1
         assert take(db) == {}
         put(db, "b1")
         assert list(take(db)) == ["b1"]
@@ -257,7 +257,7 @@ class TestMany:
     def test_many_followers_of_a_failed_message(self, db: Db) -> None:
         put(db, *(f"a{i}" for i in range(1, 3001)), "b1")
         nack(db, S, "c", list(take(db, 1).values()), "1 hour")
-        assert "b1" in take(db)
+        assert any("b1" in take(db) for _ in range(5))  # (one call looks only so far)
         put(db, "b2", "d1")
         assert list(take(db)) == ["d1"]
         pass_time(db, "2 hours")
@@ -281,10 +281,10 @@ class TestMany:
             seen += [m.data for m in more if m.key == "a"]
         assert seen == [f"a{i}" for i in range(2, 5001)]
 
-    @pytest.mark.parametrize("lanes", [1, 3])
-    def test_hot_keys_failures_and_several_workers(self, db: Db, database_url: str, lanes: int) -> None:
+    @pytest.mark.parametrize("lanes", [{"lanes": 1}, {"lanes": 3}, {"lane_by": "channel"}], ids=str)
+    def test_hot_keys_failures_and_several_workers(self, db: Db, database_url: str, lanes: dict[str, object]) -> None:
         """Workers fail and drop messages at random; whatever is handed out has no unfinished predecessor."""
-        call(db, "create_stream", "hot", lanes=lanes)
+        call(db, "create_stream", "hot", **lanes)
         call(db, "create_consumer", "hot", "c", order="key", ack_wait="300 milliseconds")
         keys = ["hot"] * 300 + [f"k{i % 5}" for i in range(300)]
         random.Random(7).shuffle(keys)

@@ -441,6 +441,21 @@ class TestBeside:
         assert ack(db, S, C, [got[0].delivery]) == (1, 0)
         assert left(db) == (0, 0, 0)
 
+    @pytest.mark.parametrize("order", ["none", "key"])
+    def test_an_ack_of_thousands_beside_an_open_extend(self, db: Db, other: Db, order: str) -> None:
+        """All but those are acked that the other has: they are not given up because it takes too long."""
+        call(db, "create_stream", S, lanes=1)
+        call(db, "create_consumer", S, C, order=order)
+        send_batch(db, S, ["x"] * 10_000, keys=[f"k{i}" for i in range(10_000)])
+        got = receive(db, S, C, 10_000)
+        assert len({m.delivery for m in got}) == 1
+        theirs = [got[0], got[4_000], got[9_999]]
+        assert extend(other, S, C, theirs, "1 hour") == (3, 0)
+        assert ack(db, S, C, got) == (9_997, 3)
+        other.rollback()
+        assert ack(db, S, C, theirs) == (3, 0)
+        assert left(db) == (0, 0, 0)
+
     def test_an_open_extend_keeps_its_message_past_the_deadline(self, db: Db, other: Db, kind: tuple[str, str]) -> None:
         got = batch(db, kind, ack_wait="200 milliseconds", keys=list("aaaa") if kind[0] == "key" else list("abcd"))
         assert extend(other, S, C, got[3:], "1 hour") == (1, 0)
@@ -449,6 +464,32 @@ class TestBeside:
         assert got[3].seq not in seqs(receive(db, S, C))
         other.commit()
         assert got[3].seq not in seqs(receive(db, S, C)) or kind == ("key", "key")
+
+    @pytest.mark.parametrize("n", [1, 3])
+    def test_an_open_receive_holds_the_lanes_it_took_from(
+        self, db: Db, other: Db, kind: tuple[str, str], n: int
+    ) -> None:
+        """Of eight lanes with a message each, whose deadlines were moved nearer and have passed."""
+        lane_by, order = kind
+        keys = column(
+            db,
+            "select min(k) from (select 'k' || i as k from generate_series(1, 999) i) x "
+            "group by (hashtextextended(k, 0) %% 8 + 8) %% 8",
+        )
+        call(db, "create_stream", S, lanes=8, lane_by=lane_by)
+        call(db, "create_consumer", S, C, order=order, ack_wait="1 hour")
+        send_batch(db, S, ["x"] * 8, keys=keys, **({"channels": keys} if lane_by == "channel" else {}))
+        first: list[Received] = []
+        wait_until(lambda: first.extend(receive(db, S, C)) or len(first) == 8)
+        assert len({m.delivery for m in first}) == 8
+        assert extend(db, S, C, first, "1 minute") == (8, 0)
+        pass_time(db, "2 minutes")
+        value(other, "select pg_current_xact_id()")
+        mine = receive(other, S, C, n)
+        assert len(mine) == n
+        rest: list[Received] = []
+        wait_until(lambda: rest.extend(receive(db, S, C)) or len(rest) >= 8 - n, timeout=5)
+        assert sorted(seqs(mine) + seqs(rest)) == sorted(seqs(first))
 
     def test_an_ack_at_a_fixed_snapshot(self, db: Db, other: Db, kind: tuple[str, str]) -> None:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

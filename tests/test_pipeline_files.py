@@ -30,6 +30,7 @@ GOOD = 'kind = "archive"\nname = "a"\nstream = "orders"\nto = "lake"\n'
         (GOOD + 'compact = "yes"', "Expected `bool`, got `str` - at `$.compact`", "compact"),
         (GOOD + "rows_per_batch = 0", "rows_per_batch", "rows_per_batch"),
         (GOOD.replace('"a"', '"a b"'), "name", "name"),
+        (GOOD + 'run = "every 0 seconds"', 'run is "every 0 seconds"', "every 5 minutes"),
         (GOOD + 'run = "hourly"', 'run is "hourly"', "every 5 minutes"),
         ('kind = "replay"\nname = "a"\nsource = "x"\nstream = "y"\nrun = "continuous"', "runs once", "rate"),
         ('kind = "replay"\nname = "a"\nsource = "x"\nstream = "y"\nkey = "1"\nnew_keys = {}', "which key", "one of"),

@@ -147,6 +147,25 @@ def test_picking_a_lane_when_there_is_nothing_to_read(explained: Explained) -> N
     assert found[-1].buffers <= 150
 
 
+def test_a_few_fresh_messages_of_several_lanes(explained: Explained) -> None:
+    """Their lanes are claimed together, and each is read once; what lies elsewhere is not looked at."""
+    explained.db.execute("select headgate.create_consumer('s', 'idle', start => 'end')")
+    try:
+        receive(explained, "idle")
+        for _ in range(2):  # (the first time the lanes have no marks yet)
+            explained.db.execute("select headgate.send_batch('s', array['a', 'b', 'c'], array['k.1', 'k.2', 'k.3'])")
+            rows, found = explained.run(statements.RECEIVE.format(1), "idle", BATCH, "worker", None)
+            assert sorted(row[3] for row in rows) == ["a", "b", "c"]
+    finally:
+        explained.db.execute("select headgate.drop_consumer('s', 'idle')")
+    lanes = len({str(row[0]).split(".")[0] for row in rows})
+    assert lanes > 1
+    assert_only_indexes(found)
+    assert sum("insert into headgate.delivery" in s.query for s in found) == lanes
+    assert sum("set from_tick" in s.query for s in found) == 1, "their spans begin in one statement"
+    assert found[-1].buffers <= 400
+
+
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("whole", [False, True], ids=["messages", "delivery"])
 def test_ack_deletes_by_the_primary_key(explained: Explained, consumer: str, whole: bool) -> None:

@@ -155,3 +155,12 @@ def test_many_clients_on_few_server_connections(hg: headgate.Headgate) -> None:
     assert errors == []
     assert len(seen) == len(set(seen)) == 400
     assert consumer.info().lag == 0
+
+
+def test_migrating(hg: headgate.Headgate) -> None:
+    hg.run("update headgate.functions_digest set version = 0, digest = 'older'", ())
+    hg.migrate()
+    for _ in range(6):
+        assert hg.run("select current_setting('lock_timeout'), current_setting('check_function_bodies')", ()) == [
+            ("0", "on")
+        ]

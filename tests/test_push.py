@@ -261,7 +261,7 @@ class TestSettings:
             made = consumer(admin, stream, there.push(headers={"X-Api-Key": "letmein"}))
             assert made["push"] == {
                 "url": there.url, "secret": ["…" + SECRET[-4:]], "concurrency": 8, "timeout_ms": 15000,
-                "headers": ["X-Api-Key"], "note": None,
+                "headers": ["X-Api-Key"], "note": None, "last_error": None,
             }  # fmt: skip
             path = f"/api/streams/{stream}/consumers"
             for text in (

@@ -146,6 +146,19 @@ class TestChoosing:
         assert (rest["replayed"], rest["next_seq"]) == (100, None)
         assert sorted(m.seq for m in work(db)) == sent
 
+    def test_what_is_passed_over_is_counted_once(self, db: Db, stream: None) -> None:
+        """Of those at the end of the first step and the beginning of the second."""
+        sent = send_batch(db, S, ["x"] * 9_999) + send_batch(db, S, ["x"] * 4)
+        got = [m for _ in range(30) for m in receive(db, S, C, 1000)]
+        parked = {sent[9_998], sent[10_001]}  # before and after the message that ends the first step
+        assert nack(db, S, C, [m for m in got if m.seq in parked], "1 hour") == (2, 0)
+        assert ack(db, S, C, [m for m in got if m.seq not in parked]) == (10_001, 0)
+        first = replay(db, from_seq=1)
+        assert first == {"replayed": 10_000, "not_found": 0, "passed_over": 1, "next_seq": sent[10_000] + 1}
+        assert replay(db, from_seq=first["next_seq"]) == {
+            "replayed": 1, "not_found": 0, "passed_over": 1, "next_seq": None,
+        }  # fmt: skip
+
     def test_exactly_as_many_as_fit(self, db: Db, stream: None) -> None:
         send_batch(db, S, ["x"] * 10_000)
         work(db)
@@ -379,12 +392,12 @@ class TestTogether:
         with other.transaction():
             replay(other, seqs=[seq])
             with pytest.raises(psycopg.Error) as error:
-                call(db, "redrive", S, C)
+                call(db, "redrive", S, C, all=True)
             assert error.value.sqlstate == "55P03"
             with pytest.raises(psycopg.Error) as error:
                 replay(db, seqs=[seq])
             assert error.value.sqlstate == "55P03"
-        assert call(db, "redrive", S, C) == 0
+        assert call(db, "redrive", S, C, all=True) == 0
         assert [m.seq for m in work(db)] == [seq]
 
     def test_workers_go_on_beside_an_open_replay(self, db: Db, other: Db, orders: list[int]) -> None:

@@ -112,12 +112,12 @@ class TestUntilAcked:
         first = end_segment(db)
         maintain(db)
         assert not exists(db, first["id"])
-        assert call(db, "redrive", "s", "c") == 1
+        assert call(db, "redrive", "s", "c", all=True) == 1
         maintain(db)
         [again] = receive(db, "s", "c")
         assert (again.data, again.key, again.headers, again.attempt) == ("x", "k", {"a": 1}, 1)
         nack(db, "s", "c", [again])
-        assert call(db, "redrive", "s", "c") == 1
+        assert call(db, "redrive", "s", "c", all=True) == 1
         assert drain(db, "s", "c") == ["x"]
         assert maintain(db)["forget kept"] == 1
         assert column(db, "select state from headgate.peek('s', 'c')") == []
@@ -284,12 +284,14 @@ class TestMaxStorage:
             stream = hg.stream("s")
             with pytest.raises(headgate.StreamFull, match="raise max_storage"):
                 stream.send("more")
+            assert all(g.kept_by for g in stream.segments()), "the open one, too, says why it is there"
             maintain(db)
             assert stream.info().is_full
             assert stream.segments()[0].kept_by is not None
             assert "retained at least until" in stream.segments()[0].kept_by
             assert all(exists(db, id) for id in ids), "nothing was lost for it"
             stream.alter(max_storage=100_000_000)
+            assert not stream.info().is_full, "at once, not after the next maintenance"
             stream.send("room")
             stream.alter(max_storage=1_100_000)
             with pytest.raises(headgate.StreamFull):

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import NewCluster
+from conftest import NewCluster, NewDatabase
 from schema_dump import dump, sources
 
 import headgate
@@ -21,27 +21,8 @@ from headgate import schema
 from headgate.cluster import Cluster
 
 Db = psycopg.Connection[Any]
-NewDatabase = Callable[[], str]
 
 SNAPSHOT = Path(__file__).with_name("schema_snapshot.txt")
-
-
-@pytest.fixture
-def empty_database(cluster: Cluster) -> Iterator[NewDatabase]:
-    """Makes empty databases."""
-    made: list[str] = []
-
-    def new() -> str:
-        name = f"empty_{len(made) + 1}"
-        made.append(name)
-        with psycopg.connect(cluster.url(), autocommit=True) as admin:
-            admin.execute(f"create database {name}")
-        return cluster.url(name)
-
-    yield new
-    with psycopg.connect(cluster.url(), autocommit=True) as admin:
-        for name in made:
-            admin.execute(f"drop database {name} with (force)")
 
 
 @pytest.fixture(scope="module")
@@ -103,25 +84,25 @@ def test_upgrade_from_each_migration_gives_the_same_schema(
     assert ledger == [(m.version, m.name) for m in schema.migrations()]
 
 
+# what asks for the version, as it was before migration 20
+INSTALLED_VERSION = """
+create function headgate.installed_version(out migration int, out digest text)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select (select max(version) from headgate.migration), (select digest from headgate.functions_digest)
+$$"""
+
+
 def at_migration(db: Db, version: int) -> None:
     """What the database had after migration `version`, as far as this code knows: without the later migrations."""
-    db.execute("create schema headgate" if version else "select 1")
-    if version:
-        db.execute(schema._BOOTSTRAP.encode())
-    for m in schema.migrations():
-        if m.version <= version:
-            db.execute(m.script.encode())
-            db.execute("insert into headgate.migration (version, name) values (%s, %s)", (m.version, m.name))
+    script = schema.install_sql()
     if version == schema.newest_migration():
-        db.execute(schema.functions_script().encode())
-        db.execute("insert into headgate.functions_digest (digest) values ('of an earlier release')")
+        db.execute(script.encode())
+        db.execute("update headgate.functions_digest set digest = 'of an earlier release', version = 0")
     elif version:
-        # what asks for the version is older than every later migration
-        found = re.search(
-            r"create or replace function headgate\.installed_version.*?\$\$;", schema.functions_script(), re.DOTALL
-        )
-        assert found
-        db.execute(found.group().encode())
+        later = script.index(f"do $once_{version + 1}$")
+        db.execute(script[:later].encode())
+        if version < 20:
+            db.execute(INSTALLED_VERSION)
 
 
 def test_applying_it_twice_changes_nothing(database_url: str, db: Db) -> None:
@@ -154,7 +135,7 @@ def test_ledger(empty_database: NewDatabase) -> None:
         installed = db.execute(schema.INSTALLED).fetchone()
     assert ledger == [(m.version, m.name, "postgres") for m in schema.migrations()]
     assert digests == [(schema.digest(),)]
-    assert installed == (schema.newest_migration(), schema.digest())
+    assert installed == (schema.newest_migration(), schema.digest(), schema.functions_version())
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
@@ -281,6 +262,108 @@ def test_a_role_that_may_not_create_roles_can_migrate(other_cluster: Cluster) ->
             assert granted == (True,)
 
 
+def test_the_documented_way_without_createrole(other_cluster: Cluster, bin_dir: Path, tmp_path: Path) -> None:
+    """As docs/guides/operating.md says it: migrate, have an administrator make the roles, migrate again."""
+    with without_roles(other_cluster, "plain") as admin:
+        admin.execute("create role plain login")
+        admin.execute("create database plain owner postgres")
+        with psycopg.connect(other_cluster.url("plain"), autocommit=True) as dba:
+            dba.execute("create schema headgate authorization plain")  # all that it owns
+        url = other_cluster.url("plain").replace("//postgres@", "//plain@")
+        with headgate.connect(url, migrate=True) as hg:
+            hg.stream("before", create=True)
+            [finding] = [f for f in hg.doctor() if f.subject == "roles"]
+            run_sql(admin, finding.advice)
+            assert hg.migrate() == schema.newest_migration()
+            assert [f for f in hg.doctor() if "role" in f.subject or f.subject == "rights"] == []
+            hg.stream("after", create=True)
+        as_made_by_an_administrator(other_cluster.url("plain"))
+
+
+ROLES = "headgate_owner, headgate_producer, headgate_consumer, headgate_monitor"
+
+
+def test_the_guide_says_how_to_make_the_roles(other_cluster: Cluster) -> None:
+    guide = (Path(__file__).parent.parent / "docs/guides/operating.md").read_text()
+    [statements] = re.findall(r"```sql[^\n]*\n(create role headgate_owner.*?)```", guide, re.DOTALL)
+    with without_roles(other_cluster, "plain") as admin:
+        admin.execute("create role plain login")
+        admin.execute("create database plain owner plain")
+        url = other_cluster.url("plain").replace("//postgres@", "//plain@")
+        headgate.connect(url, migrate=True).close()
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("select headgate.create_stream('before')")
+        admin.execute(statements)
+        with headgate.connect(url, migrate=True) as hg:
+            assert [f for f in hg.doctor() if "role" in f.subject] == []
+            hg.stream("after", create=True)
+        as_made_by_an_administrator(other_cluster.url("plain"))
+
+
+def as_made_by_an_administrator(url: str) -> None:
+    """Every role has its rights, in the streams made before there were roles, too, and all is the owner's."""
+    with psycopg.connect(url, autocommit=True) as db:
+        for role in ROLES.split(", "):
+            db.execute(f"set role {role}")
+            db.execute("select headgate.installed_version()")
+        for stream in ("before", "after"):
+            db.execute("set role headgate_monitor")
+            db.execute(f"select * from headgate.log_{stream}")
+            db.execute("set role headgate_owner")
+            db.execute("select headgate.send(%s, 'x')", [stream])
+            db.execute("select headgate.create_consumer(%s, 'c')", [stream])
+            db.execute("select * from headgate.receive(%s, 'c', 1)", [stream])
+        db.execute("reset role")
+        owners = db.execute(
+            "select distinct proowner::regrole::text from pg_proc where pronamespace = 'headgate'::regnamespace "
+            "union select distinct relowner::regrole::text from pg_class where relnamespace = 'headgate'::regnamespace"
+        ).fetchall()
+        assert owners == [("plain",)]
+
+
+def run_sql(admin: Db, advice: str) -> None:
+    """The statements in a sentence of the doctor's."""
+    statements = re.findall(r"(?:create role|grant|revoke) [^;]*;", advice)
+    assert statements, advice
+    for statement in statements:
+        admin.execute(statement)
+
+
+def test_the_doctors_advice_about_rights_clears_the_finding(other_cluster: Cluster) -> None:
+    """Each finding, with what is advised done as it is written, by a superuser and by the schema's owner."""
+    with without_roles(other_cluster, "plain") as admin:
+        admin.execute("create role plain login")
+        admin.execute("create database plain owner plain")
+        url = other_cluster.url("plain").replace("//postgres@", "//plain@")
+        with (
+            psycopg.connect(other_cluster.url("plain"), autocommit=True) as dba,
+            headgate.connect(url, migrate=True) as hg,
+        ):
+            found: Callable[[], list[headgate.Finding]] = lambda: [f for f in hg.doctor() if "role" in f.subject]  # noqa: E731
+            hg.stream("s", create=True)
+            dba.execute(headgate.install_sql().encode())  # an administrator applies it, roles and all
+            assert found() == []
+            for harm in (
+                "revoke headgate_producer from headgate_owner",
+                "revoke execute on function headgate.tick(text) from headgate_consumer",
+                "revoke all on all functions in schema headgate from headgate_monitor",
+            ):
+                dba.execute(harm)
+                [finding] = found()
+                if "headgate migrate" in finding.advice:
+                    hg.migrate()
+                else:
+                    run_sql(dba, finding.advice)
+                assert found() == [], harm
+        as_owner = {
+            name
+            for (name,) in psycopg.connect(url).execute(
+                "select distinct proowner::regrole::text from pg_proc where pronamespace = 'headgate'::regnamespace"
+            )
+        }
+        assert as_owner == {"plain"}, "what an administrator applies belongs to the owner"
+
+
 # --- databases that do not fit
 
 
@@ -321,13 +404,20 @@ def test_schema_too_new(database_url: str, db: Db) -> None:
 
 
 def test_what_the_check_says() -> None:
-    """Every pair of a migration and a digest."""
-    newest, digest = schema.newest_migration(), schema.digest()
-    assert schema.check(newest, digest) is None
-    assert isinstance(schema.check(0, None), headgate.SchemaMissing)
-    assert isinstance(schema.check(newest, None), headgate.SchemaOutdated)
-    assert isinstance(schema.check(newest, "another"), headgate.SchemaOutdated)
-    assert isinstance(schema.check(newest + 1, digest), headgate.SchemaTooNew)
+    """Every kind of a migration, digest and version of the functions."""
+    newest, digest, functions = schema.newest_migration(), schema.digest(), schema.functions_version()
+
+    def check(migration: int, digest: str | None, functions: int) -> headgate.Error | None:
+        return schema.check(schema.Installed(migration, digest, functions))
+
+    assert check(newest, digest, functions) is None
+    assert check(newest, "newer", functions + 1) is None
+    assert isinstance(check(0, None, 0), headgate.SchemaMissing)
+    assert isinstance(check(newest, None, 0), headgate.SchemaOutdated)
+    assert isinstance(check(newest, "another", functions), headgate.SchemaOutdated)
+    assert isinstance(check(newest, "older", functions - 1), headgate.SchemaOutdated)
+    assert isinstance(check(newest - 1, "any", functions + 1), headgate.SchemaOutdated)
+    assert isinstance(check(newest + 1, digest, functions), headgate.SchemaTooNew)
 
 
 @pytest.mark.parametrize(("version", "fits"), [(90624, False), (149999, False), (150000, True), (180004, True)])

@@ -45,7 +45,7 @@ async def test_a_usual_day(hg: headgate.AsyncHeadgate) -> None:
     assert (dead.data, dead.last_error) == ("c", "never")
     info = await consumer.info()
     assert (info.lag, info.dead) == (0, 1)
-    assert await consumer.redrive() == 1
+    assert await consumer.redrive(all=True) == 1
     await consumer.pause()
     assert await consumer.receive(10, wait=0.05) == []
     await consumer.resume()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from clients import is_empty, take
+from command_line import CommandLine
 
 import headgate
 
@@ -90,7 +92,10 @@ def test_dead_letters_and_redrive(stream: headgate.Stream) -> None:
     assert [(m.data, m.attempt) for m in take(consumer, 2)] == [({"n": 1}, 1), ("three", 1)]
     assert [d.source_seq for d in consumer.dead_letters()] == [2]
     assert consumer.redrive(limit=10) == 1
-    assert consumer.redrive() == 0
+    assert consumer.redrive(all=True) == 0
+    for everything in (consumer.redrive, consumer.purge_dead):
+        with pytest.raises(headgate.InvalidArgument, match="which dead letters"):  # not all of them by accident
+            everything()
     assert [m.data for m in take(consumer, 1)] == [b"\x01"]
 
 
@@ -281,3 +286,50 @@ def test_replay_attempts_and_life(stream: headgate.Stream) -> None:
     for wrong in ({}, {"seqs": [1], "all": True}):
         with pytest.raises(headgate.InvalidArgument):
             consumer.retry_now(**wrong)
+
+
+class TestTimesWithoutAZone:
+    """A wall clock's time is read as another moment in another place: it is refused, not guessed."""
+
+    NOON = datetime(2026, 1, 31, 12, 0)  # noqa: DTZ001 - the point
+
+    @pytest.mark.parametrize("moment", [NOON, str(NOON), "2026-01-31", "2026-01-31T12:00"])
+    def test_refused(self, stream: headgate.Stream, consumer: headgate.Consumer, moment: datetime | str) -> None:
+        with pytest.raises(headgate.InvalidPosition, match=r"has no time zone\nhint: .*astimezone\(\)"):
+            stream.consumer("new", create=True, start=moment)
+        with pytest.raises(headgate.InvalidPosition, match="has no time zone"):
+            consumer.seek(moment)
+        for end in ("from_time", "to_time"):
+            with pytest.raises(headgate.InvalidArgument, match="has no time zone"):
+                consumer.replay(**{end: moment})  # type: ignore[arg-type]
+
+    def test_with_a_zone(self, stream: headgate.Stream, consumer: headgate.Consumer) -> None:
+        stream.send("x")
+        hour = timedelta(hours=1)
+        now = datetime.now(timezone(timedelta(hours=9)))
+        early = stream.consumer("early", create=True, start=now - hour)
+        late = stream.consumer("late", create=True, start=now + hour)
+        assert [early.info().unread, late.info().unread] == [1, 0]
+        early.seek((now + hour).isoformat())
+        late.seek(now - hour)
+        assert [early.info().unread, late.info().unread] == [0, 1]
+
+    def test_in_the_shell_it_is_local_time(
+        self, run: CommandLine, orders: headgate.Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There somebody types, whose clock is the terminal's."""
+        orders.send("x")
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            now = datetime.now()  # noqa: DTZ005 - what the clock on that wall says
+            before, after = ((now + timedelta(minutes=m)).isoformat(" ", "seconds") for m in (-30, 30))
+            for name, position in (("early", before), ("late", after)):
+                assert run("consumer", "add", "orders", name, "--start", position).code == 0
+            assert [orders.consumer(name).info().unread for name in ("early", "late")] == [1, 0]
+            assert run("consumer", "seek", "orders", "late", before).code == 0
+            assert orders.consumer("late").info().unread == 1
+            assert run("consumer", "seek", "orders", "late", "noon").code == 2
+        finally:
+            monkeypatch.undo()
+            time.tzset()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import psycopg
 import pytest
 from clients import is_empty, take
+from command_line import CommandLine
 
 import headgate
 from headgate import Outgoing
@@ -322,6 +323,65 @@ def test_start(stream: headgate.Stream) -> None:
     stream.send("d")
     expected = {"beginning": "abcd", "end": "", seqs[1]: "bcd", between: "d"}
     for number, (start, datas) in enumerate(expected.items()):
-        consumer = stream.consumer(f"c{number}", create=True, start=start)  # type: ignore[arg-type]
+        consumer = stream.consumer(f"c{number}", create=True, start=start)
         assert "".join(m.data for m in take(consumer, len(datas))) == datas
         assert is_empty(consumer)
+
+
+def test_a_time_across_a_change_of_the_clocks(stream: headgate.Stream, hg: headgate.Headgate) -> None:
+    """Whatever the session's time zone: hours are counted, not days of 23 or 25."""
+    with hg.pool.connection() as conn, conn.transaction():
+        conn.execute("set local timezone = 'Europe/Berlin'")
+        at = datetime.now(UTC) + timedelta(days=200)
+        stream.send("x", deliver_at=at, conn=conn)
+    [m] = stream.messages(1)
+    assert m.deliver_at
+    assert abs(m.deliver_at - at) < timedelta(milliseconds=50)
+
+
+class TestDeliverAt:
+    """An absolute time, which the database's clock tells."""
+
+    def test_sending(self, stream: headgate.Stream) -> None:
+        soon = datetime.now(timezone(timedelta(hours=-3))) + timedelta(hours=5)
+        seqs = [
+            stream.send("a", deliver_at=soon),
+            *stream.send_batch(
+                [headgate.Outgoing("b", deliver_at=soon.isoformat()), headgate.Outgoing("c", delay=60), "d"]
+            ),
+            stream.send("e", deliver_at=soon - timedelta(days=400)),
+        ]
+        found = {m.seq: m.deliver_at for m in stream.messages(10)}
+        assert sorted(found) == seqs
+        at = [found[seq] for seq in seqs]
+        for one in at[:2]:
+            assert one
+            assert abs(one - soon) < timedelta(milliseconds=50)
+        assert at[2]
+        assert timedelta(seconds=30) < at[2] - datetime.now(UTC) < timedelta(seconds=61)
+        consumer = stream.consumer("c", create=True)
+        assert sorted(m.data for m in take(consumer, 2)) == ["d", "e"]
+        assert is_empty(consumer)
+
+    def test_refused(self, stream: headgate.Stream) -> None:
+        with pytest.raises(headgate.InvalidArgument, match="both delay and deliver_at"):
+            stream.send("x", delay=1, deliver_at=datetime.now(UTC))
+        with pytest.raises(headgate.InvalidArgument, match="has no time zone"):
+            stream.send("x", deliver_at=datetime(2026, 1, 1))  # noqa: DTZ001
+        with pytest.raises(headgate.InvalidArgument, match="is not a time"):
+            stream.send_batch([headgate.Outgoing("x", deliver_at="noon")])
+
+    def test_the_command_line(self, run: CommandLine, stream: headgate.Stream) -> None:
+        assert run("send", stream.name, "x", "--at", "2999-01-31T12:00:00+01:00").code == 0
+        [m] = stream.messages(1)
+        assert m.deliver_at
+        assert abs(m.deliver_at - datetime(2999, 1, 31, 11, tzinfo=UTC)) < timedelta(seconds=1)
+        assert '"deliver_at"' in run("send", stream.name, "x", "--at", "2999-01-31T12:00Z", "--as-curl").out
+        assert run("send", stream.name, "-", "--at", "2999-01-31T12:00Z").code == 2
+
+
+@pytest.mark.parametrize("one", ["abc", b"abc", {"a": 1}, 5, None])
+def test_a_batch_that_is_one_message(stream: headgate.Stream, one: Any) -> None:
+    with pytest.raises(headgate.InvalidArgument, match=r"takes several messages, not a single \w+\nhint: .*send\(\)"):
+        stream.send_batch(one)
+    assert stream.messages() == []

@@ -145,9 +145,9 @@ def test_a_redrive_beside_an_open_seek(db: Db, other: Db) -> None:
     nack(db, S, C, receive(db, S, C))
     call(other, "seek", S, C, "beginning")
     with pytest.raises(psycopg.errors.LockNotAvailable):
-        call(db, "redrive", S, C)
+        call(db, "redrive", S, C, all=True)
     other.commit()
-    call(db, "redrive", S, C)
+    call(db, "redrive", S, C, all=True)
     assert datas(receive(db, S, C)) == ["m"]
 
 

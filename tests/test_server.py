@@ -111,6 +111,14 @@ class TestMessages:
         [got] = data(http.get(f"{stream}/consumers/c/receive", params={"wait_ms": 5000}))
         assert got["message"]["data"] == "later"
 
+    def test_a_time(self, http: httpx.Client, stream: str) -> None:
+        send(http, stream, "late", deliver_at="2999-01-31T12:00:00+01:00")
+        send(http, stream, "long due", deliver_at="2020-01-31T12:00:00Z")
+        got = data(http.get(f"{stream}/consumers/c/receive", params={"wait_ms": 5000, "batch_size": 10}))
+        assert [m["message"]["data"] for m in got] == ["long due"]
+        [late] = data(http.get(f"{stream}/messages", params={"limit": 1}))
+        assert late["deliver_at"].startswith("2999-01-31T1")
+
     def test_looking(self, http: httpx.Client, stream: str) -> None:
         seqs = send(http, stream, 1, key="a.x") + send(http, stream, 2, 3, key="b.x")
         assert [m["seq"] for m in data(http.get(f"{stream}/messages"))] == seqs
@@ -301,7 +309,14 @@ class TestConsumers:
         redriven = http.post(f"{path}/dead/redrive", json={"seqs": [dead[0]["seq"]]})
         assert data(redriven) == {"redriven": 1}
         assert len(eventually(f"{path}/receive", http, 1)) == 1
-        assert data(http.delete(f"{path}/dead")) == {"purged": 2}
+        for method, route in (("DELETE", "dead"), ("POST", "dead/redrive")):  # all of them only by name
+            for body in (b"", b"{}", b'{"all":false}', b'{"all":true,"limit":1}'):
+                refused = http.request(
+                    method, f"{path}/{route}", content=body, headers={"content-type": "application/json"}
+                )
+                assert refused.status_code in (400, 422), (method, body, refused.text)
+        assert len(data(http.get(f"{path}/dead"))) == 2
+        assert data(http.request("DELETE", f"{path}/dead", json={"all": True})) == {"purged": 2}
         assert data(http.get(f"{path}/dead")) == []
 
     def test_retry_replay_attempts_and_life(self, http: httpx.Client, stream: str) -> None:

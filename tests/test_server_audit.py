@@ -53,7 +53,7 @@ async def test_a_server_forgets(
 
 async def test_paged(ahg: headgate.AsyncHeadgate) -> None:
     service = Service(ahg, Settings(auth=False))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         for name in ("a", "b", "c"):
             await http.delete(f"/api/streams/{name}")
         newest = data(await http.get("/api/audit", params={"limit": 2}))

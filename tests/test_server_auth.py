@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -16,6 +18,7 @@ from servers import Replica, data, error, replica
 
 import headgate
 from headgate.cluster import Cluster
+from headgate.server.auth import Tokens
 from headgate.server.errors import Problem
 from headgate.server.limits import Rates
 from headgate.server.routes import ROUTES
@@ -82,7 +85,7 @@ def test_no_token(server: Replica, header: str) -> None:
 
 def test_every_route_but_a_few_needs_a_token() -> None:
     open_to_all = {r.path for r in ROUTES.all if r.scope is None and not r.raw_body}
-    assert open_to_all == {"/healthz", "/readyz", "/openapi.json", "/docs"}
+    assert open_to_all == {"/", "/healthz", "/readyz", "/openapi.json", "/docs"}
     assert {r.path for r in ROUTES.all if r.raw_body} == {"/api/webhooks/{source}"}, "whose signature is checked"
 
 
@@ -210,6 +213,56 @@ def test_without_tokens_only_this_machine_is_listened_to(url: str, tmp_path: Pat
     with replica(url, tmp_path, "auth=off") as open_one, httpx.Client(base_url=open_one.url) as http:
         assert http.get("/api/streams").is_success
         assert not (tmp_path / "token").exists()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "localhost"}, 200),
+        ({"host": "[::1]:7376"}, 200),
+        ({"host": "evil.example"}, 403),  # a name of somebody's that was made to lead here
+        ({"host": "localhost.evil.example:7376"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"host": "localhost:7376", "origin": "http://localhost:3000"}, 403),
+        ({"host": "localhost:7376", "origin": "http://localhost:7376", "sec-fetch-site": "same-origin"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),  # an image of a page says no origin
+        ({"sec-fetch-site": "none"}, 200),  # typed in
+    ],
+)
+def test_pages_of_others_without_tokens(no_tokens: Replica, headers: dict[str, str], status: int) -> None:
+    with httpx.Client(base_url=no_tokens.url, headers=headers) as http:
+        assert http.get("/api/streams").status_code == status
+        assert http.post("/api/streams/none/messages", json=MESSAGE).status_code == (403 if status == 403 else 404)
+        assert http.get("/healthz").is_success
+
+
+@pytest.fixture(scope="module")
+def no_tokens(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    with replica(url, tmp_path_factory.mktemp("open"), "auth=off") as found:
+        yield found
+
+
+async def test_many_wrong_tokens_are_few_statements(url: str) -> None:
+    async with headgate.AsyncHeadgate(url) as hg:
+        statements = 0
+        run = hg.run
+
+        async def counted(*arguments: Any, **more: Any) -> Any:
+            nonlocal statements
+            statements += 1
+            return await run(*arguments, **more)
+
+        hg.run = counted  # type: ignore[method-assign]
+        tokens = Tokens(hg)
+        tried = [tokens.caller(f"Bearer hg_{i:016x}.{'x' * 43}".encode()) for i in range(1000)]
+        answers = await asyncio.gather(*tried, return_exceptions=True)
+        assert {type(a) for a in answers} == {Problem}
+        assert statements == 1
+        with pytest.raises(Problem):
+            await tokens.caller(b"Bearer hg_0000000000000000." + b"x" * 43)
+        assert statements == 1, "remembered for a moment"
 
 
 def test_a_wrong_token_costs_no_connection_each(server: Replica) -> None:

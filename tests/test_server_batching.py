@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import string
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,29 @@ def client(server: Replica) -> httpx.AsyncClient:
 
 def send(http: httpx.AsyncClient, **message: object) -> Any:
     return http.post("/api/streams/s/messages", json={"messages": [message]})
+
+
+async def test_a_neighbour_whose_id_fits_into_no_index(http: httpx.AsyncClient) -> None:
+    """It comes from PostgreSQL itself, and the others, who send ids as well, notice nothing."""
+    for turn in range(5):
+        sends = [send(http, data=1, id=f"{turn}-{i}") for i in range(30)]
+        long = "".join(random.Random(turn).choices(string.ascii_letters, k=10_000))  # (the same letter would be packed)
+        answers = await asyncio.gather(*sends[:15], send(http, data=1, id=long), *sends[15:])
+        assert [a.status_code for a in answers] == [200] * 15 + [422] + [200] * 15, answers[15].text
+
+
+async def test_a_neighbour_whom_the_database_stops(cluster: Cluster, tmp_path: Path) -> None:
+    """Its id waits for somebody's open transaction until statement_timeout. The others are answered all the same."""
+    with new_database(cluster) as url, psycopg.connect(url, autocommit=True) as db:
+        db.execute(f"alter database {db.info.dbname} set statement_timeout = '500ms'")
+        with replica(url, tmp_path) as server, server.client() as admin, psycopg.connect(url) as holder:
+            data(admin.post("/api/streams", json={"name": "s"}))
+            holder.execute("select headgate.send('s', 'x', id => 'held')")
+            async with client(server) as http:
+                sends = [send(http, data=1, id=f"{i}") for i in range(10)]
+                answers = await asyncio.gather(*sends[:5], send(http, data=1, id="held"), *sends[5:])
+    assert [a.status_code for a in answers] == [200] * 5 + [503] + [200] * 5
+    assert answers[5].headers["retry-after"]
 
 
 async def test_a_bad_neighbour(http: httpx.AsyncClient, url: str) -> None:
@@ -195,6 +220,10 @@ async def test_an_extend_withholds_nothing_of_others(http: httpx.AsyncClient) ->
     mine = got[0]
     answer = await http.post(f"{path}/extend", json={"ack_ids": [mine["ack_id"]], "by_ms": 3_600_000})
     assert data(answer) == {"extended": 1, "stale": 0}
+    whole = mine["ack_id"].rpartition(".")[0]  # in SQL this would name all that is in the delivery, whoever has it
+    answer = await http.post(f"{path}/extend", json={"ack_ids": [whole], "by_ms": 3_600_000})
+    assert data(answer) == {"extended": 0, "stale": 1}
+    assert data(await http.post(f"{path}/ack", json={"ack_ids": [whole]})) == {"acked": 0, "stale": 1}
     again: list[int] = []
     while len(again) < 19:
         answer = await http.get(f"{path}/receive", params={"batch_size": 20, "wait_ms": 5000, "ack_wait_ms": 600_000})

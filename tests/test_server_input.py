@@ -62,6 +62,12 @@ BODIES: dict[str, tuple[str, bytes, int]] = {
     "nul in id": (f"{S}/messages", b'{"messages":[{"data":1,"id":"\\u0000"}]}', 422),
     "headers of a list": (f"{S}/messages", b'{"messages":[{"data":1,"headers":[]}]}', 422),
     "long key": (f"{S}/messages", b'{"messages":[{"data":1,"key":"' + b"k" * 10_001 + b'"}]}', 422),
+    "delay and time": (
+        f"{S}/messages",
+        b'{"messages":[{"data":1,"delay_ms":1,"deliver_at":"2999-01-01T00:00Z"}]}',
+        422,
+    ),
+    "time without a zone": (f"{S}/messages", b'{"messages":[{"data":1,"deliver_at":"2999-01-01T00:00:00"}]}', 422),
     "negative delay": (f"{S}/messages", b'{"messages":[{"data":1,"delay_ms":-1}]}', 422),
     "huge delay": (f"{S}/messages", b'{"messages":[{"data":1,"delay_ms":1e300}]}', 422),
     "huger delay": (f"{S}/messages", b'{"messages":[{"data":1,"delay_ms":' + b"9" * 400 + b"}]}", 422),
@@ -89,6 +95,7 @@ BODIES: dict[str, tuple[str, bytes, int]] = {
     "ack_id in receive": (f"{C}/receive", b'{"ack_ids":["\'"]}', 422),
     "extend by nothing": (f"{C}/extend", b'{"ack_ids":["0.1.1"]}', 422),
     "seek": (f"{C}/seek", b'{"to":"9999999999999999999999"}', 422),
+    "seek to a time without a zone": (f"{C}/seek", b'{"to":"2026-01-01T00:00:00"}', 422),
     "seek to nul": (f"{C}/seek", b'{"to":"\\u0000"}', 422),
     "seek to a list": (f"{C}/seek", b'{"to":[]}', 422),
     "redrive": (f"{C}/dead/redrive", b'{"seqs":[-1]}', 422),
@@ -126,7 +133,7 @@ def test_bodies(http: httpx.Client, name: str) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/", 404), ("/api", 404), ("/api/", 404), ("/api/streams/", 404), ("//api//streams", 404),
+        ("/api", 404), ("/api/", 404), ("/api/streams/", 404), ("//api//streams", 404),
         (f"{S}/nothing", 404), ("/api/streams/none", 404), ("/api/streams/%FF", 400),
         ("/api/streams/%00", 422), ("/api/streams/..%2f..", 404),
         ("/api/streams?x=1", 422), (f"{S}/messages?limit=0", 422), (f"{S}/messages?limit=1001", 422),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -204,6 +205,30 @@ async def test_300_polls(here: httpx.AsyncClient, stream: str, one: Replica, url
     answers = await asyncio.wait_for(asyncio.gather(*waiting), 30)
     seen = [g["message"]["data"] for got, _ in answers for g in got]
     assert sorted(seen) == list(range(300))
+
+
+@pytest.mark.parametrize("wait_ms", [0, 5000])
+async def test_who_hangs_up_at_the_first_look(
+    here: httpx.AsyncClient, stream: str, one: Replica, url: str, wait_ms: int
+) -> None:
+    """The messages that its receive then finds go to the next one, not back at the deadline."""
+    data(await here.post(f"{stream}/messages", json={"messages": [{"data": n} for n in range(5)]}))
+    with psycopg.connect(url) as holder, psycopg.connect(url, autocommit=True) as db:
+        holder.execute("lock table headgate.delivery in access exclusive mode")
+        asked = asyncio.create_task(here.get(f"{stream}/consumers/c/receive?batch_size=5&wait_ms={wait_ms}"))
+        waiting = "select count(*) from pg_locks where relation = 'headgate.delivery'::regclass and not granted"
+        while db.execute(waiting).fetchone() == (0,):
+            await here.get("/healthz")
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+        await asyncio.sleep(0.1)  # that it has hung up is known there
+        holder.rollback()
+    got: list[Any] = []
+    async with asyncio.timeout(10):  # of the 30 s until the deadline
+        while len(got) < 5:
+            got += data(await here.get(f"{stream}/consumers/c/receive?batch_size=5&wait_ms=500"))
+    assert {d["attempt"] for d in got} == {1}
 
 
 async def test_who_hangs_up_loses_nothing(here: httpx.AsyncClient, stream: str, one: Replica) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import os
 import re
@@ -91,6 +93,42 @@ def test_openapi(server: Replica) -> None:
         assert path in page.text
 
 
+class TestRoot:
+    def test_a_browser_gets_a_page(self, server: Replica) -> None:
+        with httpx.Client(base_url=server.url) as http:
+            page = http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+            assert page.status_code == 200
+            assert page.headers["content-type"] == "text/html; charset=utf-8"
+            for path in re.findall(r'<a href="([^"]+)"', page.text):
+                assert http.get(path).status_code in (200, 401), path
+        assert ".headgate/token" in page.text
+        assert "<script" not in page.text
+        assert "https://" not in page.text
+        token = server.token.partition(".")[2]
+        assert token
+        assert token not in page.text
+
+    def test_pages_load_nothing(self, server: Replica) -> None:
+        for path in ("/", "/docs"):
+            page = httpx.get(server.url + path, headers={"Accept": "text/html"})
+            policy = page.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'")
+            assert "unsafe" not in policy
+            [style] = re.findall(r"<style>(.*?)</style>", page.text, re.DOTALL)
+            assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in policy
+
+    def test_a_program_gets_json(self, server: Replica) -> None:
+        for headers in ({}, {"Accept": "application/json"}):
+            found = data(httpx.get(server.url, headers=headers))
+            assert found["name"] == "headgate"
+            assert "/docs" in found["links"]
+        assert error(httpx.post(server.url), 405) == "method_not_allowed"
+        assert error(httpx.get(f"{server.url}//"), 404) == "not_found"
+
+    def test_it_needs_no_database(self) -> None:
+        assert not next(r for r in ROUTES.all if r.path == "/").needs_database
+
+
 def test_every_error_has_a_status() -> None:
     for name in headgate.__all__:
         cls = getattr(headgate, name)
@@ -103,7 +141,7 @@ async def test_too_many_requests(ahg: headgate.AsyncHeadgate) -> None:
     service = Service(ahg, Settings(auth=False, in_work=3, waiting=2))
     transport = httpx.ASGITransport(App(service))
     service.start()
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         data(await http.post("/api/streams", json={"name": "s"}))
         data(await http.post("/api/streams/s/consumers", json={"name": "c"}))
         answers = await asyncio.gather(*(http.get("/api/streams") for _ in range(10)))
@@ -123,7 +161,7 @@ async def test_too_many_requests(ahg: headgate.AsyncHeadgate) -> None:
 
 async def test_it_takes_too_long(ahg: headgate.AsyncHeadgate, database_url: str) -> None:
     service = Service(ahg, Settings(auth=False, timeout=0.3))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         data(await http.post("/api/streams", json={"name": "s"}))
         async with await psycopg.AsyncConnection.connect(database_url) as conn:
             await conn.execute("lock table headgate.stream in access exclusive mode")
@@ -164,9 +202,49 @@ def test_headgate_up(database_url: str, tmp_path: Path, as_json: bool) -> None:
 def test_a_port_in_use(server: Replica, database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     port = server.url.rpartition(":")[2]
     assert cli.main(["up", "--no-auth", "--database", database_url, "--port", port]) == 1
-    assert "hint: is the port in use?" in capsys.readouterr().err
+    assert f"error: port {port} of 127.0.0.1 is in use" in capsys.readouterr().err
     assert cli.main(["up", "--no-auth", "--database", database_url, "--host", "0.0.0.0"]) == 1
     assert "without tokens" in capsys.readouterr().err
+
+
+END_OTHERS = """
+select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()
+"""
+
+
+def test_a_database_that_is_read_only_for_a_while(cluster: Cluster, tmp_path: Path) -> None:
+    """As after a failover: to be tried again, and no fault of the server's."""
+    body = {"messages": [{"data": 1}]}
+
+    def code() -> str:
+        answer = http.post("/api/streams/s/messages", json=body)
+        return "" if answer.is_success else error(answer, 503)
+
+    with new_database(cluster) as url, replica(url, tmp_path) as server, server.client() as http:
+        data(http.post("/api/streams", json={"name": "s"}))
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(f"alter database {db.info.dbname} set default_transaction_read_only = on")
+            db.execute(END_OTHERS)
+            wait_until(lambda: code() == "database_unavailable")
+            assert int(http.post("/api/streams/s/messages", json=body).headers["retry-after"]) >= 1
+            assert error(http.get("/readyz"), 503) == "database_unavailable"
+            assert http.get("/healthz").is_success
+            db.execute(f"alter database {db.info.dbname} reset default_transaction_read_only")
+        wait_until(lambda: code() == "")  # connections that were refused are given up
+        wait_until(lambda: http.get("/readyz").is_success)
+
+
+def test_functions_of_a_newer_release(cluster: Cluster, tmp_path: Path) -> None:
+    """During a rollout: the old servers stay in service. Functions older than the server are another matter."""
+    with new_database(cluster) as url, replica(url, tmp_path) as server, server.client() as http:
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("update headgate.functions_digest set version = version + 1, digest = 'newer'")
+            assert data(http.get("/readyz")) == {"status": "ready"}
+            with replica(url, tmp_path) as restarted, restarted.client() as other:
+                assert data(other.get("/readyz")) == {"status": "ready"}
+            assert db.execute("select digest from headgate.functions_digest").fetchone() == ("newer",)
+            db.execute("update headgate.functions_digest set version = 0")
+            assert error(http.get("/readyz"), 503) == "schema_outdated"
 
 
 def test_without_its_database(new_cluster: NewCluster, tmp_path: Path) -> None:

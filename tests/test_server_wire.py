@@ -8,6 +8,9 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,6 +19,7 @@ from databases import new_database
 from servers import Replica, data, replica
 
 from headgate.cluster import Cluster
+from headgate.server.settings import Settings
 
 SECONDS = 0.5  # what this server gives to heads, and to bodies
 
@@ -71,6 +75,10 @@ BODY = b'{"messages":[{"data":{"a":1}}]}'
         b"POST /api/streams HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST /api/streams HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
         b"POST /api/streams HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nzz\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",  # no Host
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"GET /healthz HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
 )
@@ -239,7 +247,7 @@ def test_noise_after_a_request(server: Replica) -> None:
     [
         ("GET /api/streams/s HTTP/1.0", ""),
         ("GET /api/streams/s HTTP/1.1", "Connection: close"),
-        ("GET /api/streams/s HTTP/1.1", "Connection: Upgrade\r\nUpgrade: websocket"),
+        ("GET /api/streams/s HTTP/1.1", "Connection: Upgrade, close\r\nUpgrade: websocket"),
         ("GET http://x/api/streams/s HTTP/1.1", "Connection: close"),
         ("HEAD /api/streams/s HTTP/1.1", "Connection: close"),
     ],
@@ -252,6 +260,91 @@ def test_kinds_of_requests_that_are_the_last(server: Replica, line: str, more: s
     assert answer.startswith(b"HTTP/1.1 405" if line.startswith("HEAD") else b"HTTP/1.1 200")
     assert answer.count(b"HTTP/1.1") == 1, "nothing is answered after the last one"
     assert b"connection: close" in answer
+
+
+UPGRADE = (
+    "Connection: Upgrade, HTTP2-Settings",
+    "Upgrade: h2c",
+    "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 300, -1])
+@pytest.mark.parametrize("framing", ["Content-Length: %d", "Transfer-Encoding: chunked"])
+def test_who_would_like_another_protocol(server: Replica, framing: str, cut: int) -> None:
+    """As Java's HttpClient asks for HTTP/2 with each first request: it is answered as if it had not, with its body."""
+    if "%d" in framing:
+        sent = head(server, framing % len(BODY), *UPGRADE) + BODY
+    else:
+        sent = head(server, framing, *UPGRADE) + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    with connect(server) as connection:
+        connection.sendall(sent[:cut])
+        time.sleep(0.02)
+        connection.sendall(sent[cut:] + head(server, f"Content-Length: {len(BODY)}", "Connection: close") + BODY)
+        answer = rest(connection)
+    assert answer.count(b"HTTP/1.1 200") == answer.count(b'{"data":{"published":1') == 2, answer
+
+
+@pytest.mark.parametrize(
+    "sent", [b"0\r\n" + b"x: y\r\n" * 300_000, b"0\r\nx: " + b"y" * 2_000_000, b"1;" + b"x" * 2_000_000]
+)
+def test_what_stands_around_a_body_is_not_kept(server: Replica, sent: bytes) -> None:
+    with connect(server) as connection:
+        try:
+            connection.sendall(head(server, "Transfer-Encoding: chunked") + sent)
+            answer = rest(connection)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it has hung up
+    assert answer.startswith(b"HTTP/1.1 400"), answer
+
+
+def test_trailers_are_no_headers(server: Replica) -> None:
+    trailer = f"0\r\nAuthorization: Bearer {server.token}\r\n\r\n"
+    with connect(server) as connection:
+        lines = ("POST /api/streams HTTP/1.1", "Host: x", "Connection: close", "Transfer-Encoding: chunked", "", "")
+        connection.sendall("\r\n".join(lines).encode() + trailer.encode())
+        assert rest(connection).startswith(b"HTTP/1.1 401")
+
+
+def test_memory_comes_back(server: Replica) -> None:
+    """30 MB of trailers without a token, from several at once; and half a body for a path that takes none."""
+
+    def pour(sent: bytes) -> None:
+        with connect(server) as connection, contextlib.suppress(OSError):
+            connection.sendall(b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+            for _ in range(30):
+                connection.sendall(sent)
+            rest(connection)
+
+    pour(b"a: b\r\n")
+    before = memory(server)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(pour, [b"x: y\r\n" * 150_000, b"y" * 1_000_000] * 2))
+    wait_until(lambda: memory(server) < before + 20e6)
+
+
+def memory(server: Replica) -> int:
+    """Bytes that the server's process has for itself."""
+    found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1]) * 1024
+
+
+def test_unfinished_bodies_without_a_token_keep_nobody_out(cluster: Cluster, tmp_path: Path) -> None:
+    """As much as the server takes of all bodies at once; it waits for the rest of them for longer than this takes."""
+    part, sockets = b"x" * (Settings.body_limit - 1000), Settings.bodies_limit // Settings.body_limit + 1
+
+    def pour(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # nobody has to take it
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (len(part) + 1))
+            connection.sendall(part)
+
+    with ExitStack() as stack, ThreadPoolExecutor(sockets) as pool:
+        server = stack.enter_context(replica(stack.enter_context(new_database(cluster)), tmp_path))
+        list(pool.map(pour, [stack.enter_context(connect(server)) for _ in range(sockets)]))
+        with server.client() as admin:
+            data(admin.post("/api/streams", json={"name": "s"}))
+            assert data(admin.post("/api/streams/s/messages", json={"messages": [{"data": "x" * 1_000_000}]}))
 
 
 def test_somebody_who_does_not_read_the_answers(server: Replica) -> None:

@@ -21,7 +21,7 @@ C = "/api/streams/s/consumers/c"
 async def http(ahg: headgate.AsyncHeadgate) -> AsyncIterator[httpx.AsyncClient]:
     service = Service(ahg, Settings(auth=False))
     service.start()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         data(await http.post("/api/streams", json={"name": "s", "lanes": 4}))
         data(await http.post("/api/streams/s/consumers", json={"name": "c", "leased": True, "lease_time_ms": 60_000}))
         data(await http.post("/api/streams/s/consumers", json={"name": "shared"}))

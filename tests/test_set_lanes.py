@@ -240,7 +240,7 @@ class TestOrder:
         call(db, "set_lanes", S, 7)
         tidy(db)
         assert lanes_of(db, "ordered") == list(range(4, 11))
-        assert call(db, "redrive", S, "ordered") == 1
+        assert call(db, "redrive", S, "ordered", all=True) == 1
         send(db, S, "a2", key="a")
         assert datas(read(db, "ordered")) == ["a1", "a2"]
 
@@ -313,9 +313,9 @@ class TestPositions:
     @pytest.mark.parametrize("done", [False, True], ids=["in between", "all read"])
     def test_back_to_the_beginning(self, db: Db, done: bool) -> None:
         put(db, 0, 100)
-        call(db, "set_lanes", S, 16)
+        change(db, 16)
         put(db, 100, 100)
-        call(db, "set_lanes", S, 3)
+        change(db, 3)
         put(db, 200, 100)
         if done:
             read(db, "ordered")
@@ -332,9 +332,9 @@ class TestPositions:
     @pytest.mark.parametrize("seq", [51, 101, 151, 201, 251])
     def test_to_a_seq(self, db: Db, seq: int) -> None:
         put(db, 1, 100)
-        call(db, "set_lanes", S, 16)
+        change(db, 16)
         put(db, 101, 100)
-        call(db, "set_lanes", S, 3)
+        change(db, 3)
         put(db, 201, 100)
         read(db, "ordered")
         for consumer in ("ordered", "plain"):
@@ -343,7 +343,7 @@ class TestPositions:
 
     def test_to_the_end(self, db: Db) -> None:
         put(db, 0, 100)
-        call(db, "set_lanes", S, 16)
+        change(db, 16)
         put(db, 100, 100)
         for consumer in ("ordered", "plain"):
             call(db, "seek", S, consumer, "end")

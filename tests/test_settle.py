@@ -113,7 +113,7 @@ class TestReceive:
                 "select headgate.peek(%s, %s)",
                 "select headgate.seek(%s, %s, 'end')",
                 "select headgate.pause(%s, %s)",
-                "select headgate.redrive(%s, %s)",
+                "select headgate.redrive(%s, %s, '{1}')",
             ):
                 with pytest.raises(psycopg.Error) as error:
                     db.execute(query, names)

@@ -35,6 +35,17 @@ def _stream(db: Db) -> None:
 
 @pytest.mark.usefixtures("_stream")
 class TestSend:
+    def test_a_task_that_comes_too_late_is_not_waited_for(self, db: Db, database_url: str) -> None:
+        a, late = stage(db, "1"), stage(db)
+        db.execute("set statement_timeout = '15s'")
+        with psycopg.connect(database_url) as task:
+            task.execute(f"insert into headgate.{late} (data) values ('1')")
+            assert send_staged(db, [a], [1]) == 1
+            assert column(db, "select name from headgate.staging") == [late]
+        assert send_staged(db, [], [], batch=1) == 0
+        assert column(db, "select name from headgate.staging") == []
+        assert sent(db) == ["1"]
+
     def test_all_tasks_in_order(self, db: Db) -> None:
         a, b = stage(db, "1", "2", "3"), stage(db, "4", "5")
         assert send_staged(db, [a, b], [3, 2]) == 5

@@ -71,6 +71,7 @@ def test_what_is_killed_goes_on(grounds: Grounds) -> None:
             assert found.server is not None
             before = found.server.port
             (first,) = found.running
+            wait_for_a_receive(found, first, after=0)  # it is connected now, and notices
             start = history.now()
             found.kill_server()
             history.faults.append(Fault("kill_server", start, history.now()))

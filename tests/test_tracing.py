@@ -67,6 +67,25 @@ def test_from_send_to_handler(orders: headgate.Stream, spans: Spans) -> None:
     assert not spans.named("receive orders"), "a worker's own calls make no noise"
 
 
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_keys_stay_here_unless_asked_for(
+    orders: headgate.Stream, spans: Spans, monkeypatch: pytest.MonkeyPatch, is_asked_for: bool
+) -> None:
+    """They often say whose a message is."""
+    if is_asked_for:
+        monkeypatch.setenv("HEADGATE_TRACE_KEYS", "1")
+
+    @orders.consumer("billing", create=True).worker(signals=False)
+    def handle(m: headgate.Message) -> None:
+        pass
+
+    orders.send({}, key="cus.anna")
+    with running(handle):
+        wait_until(lambda: spans.named("process orders"))
+    found = spans.one("process orders").attributes or {}
+    assert found.get("headgate.message.key") == ("cus.anna" if is_asked_for else None)
+
+
 async def test_from_send_to_handler_async(aorders: headgate.AsyncStream, spans: Spans) -> None:
     billing = await aorders.consumer("billing", create=True)
     attempts: list[int] = []
@@ -190,7 +209,7 @@ async def test_through_http_to_a_worker(ahg: headgate.AsyncHeadgate, spans: Span
     service = Service(ahg, Settings(auth=False))
     service.start()
     path = "/api/streams/orders"
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         body = {"messages": [{"data": {"a": 1}}, {"data": 1, "headers": {"traceparent": CALLERS}}]}
         headers = {"traceparent": CALLERS, "tracestate": "shop=1"}
         data(await http.post(path + "/messages", json=body, headers=headers))
@@ -227,7 +246,7 @@ async def _nothing(m: headgate.AsyncMessage) -> None:
 async def test_a_server_without_spans_passes_the_trace_on(ahg: headgate.AsyncHeadgate) -> None:
     await ahg.stream("orders", create=True, lanes=1)
     service = Service(ahg, Settings(auth=False))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://test") as http:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         for given in ({"traceparent": CALLERS}, {"traceparent": "00-zz"}, {"traceparent": CALLERS[:-2] + "0é"}, {}):
             raw = {k: v.encode() for k, v in given.items()}
             data(await http.post("/api/streams/orders/messages", json={"messages": [{"data": {}}]}, headers=raw))  # type: ignore[arg-type]

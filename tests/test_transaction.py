@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -211,3 +212,94 @@ def test_workers_in_a_hurry(hg: headgate.Headgate, stream: headgate.Stream) -> N
     assert errors == []
     wait_until(lambda: consumer.info().lag == 0)
     assert done(hg) == list(range(150))
+
+
+class TestSettlingInTheBlock:
+    """What the block settles itself is part of its transaction; what it leaves is acked at its end."""
+
+    def test_one_is_acked(self, hg: headgate.Headgate, stream: headgate.Stream) -> None:
+        consumer = stream.consumer("c", create=True)
+        stream.send_batch([(None, n) for n in (1, 2, 3)])
+        seen = 0
+        while seen < 3:
+            with consumer.transaction(10, wait=5) as (tx, messages):
+                assert messages[0].ack(conn=tx)
+                tx.execute("insert into done values (%s)", [messages[0].data])
+            seen += len(messages)
+        info = consumer.info()
+        assert (info.lag, info.in_flight, info.parked, info.redelivered) == (0, 0, 0, 0)
+        assert done(hg)
+
+    @pytest.mark.parametrize("how", ["conn=tx", "no conn", "consumer.nack"])
+    def test_one_is_nacked(self, hg: headgate.Headgate, stream: headgate.Stream, how: str) -> None:
+        """It comes again after its delay; the rest and the work are committed."""
+        consumer = hg.stream("one", create=True, lanes=1).consumer("c", create=True)
+        hg.stream("one").send_batch([1, 2, 3])
+        with consumer.transaction(10, wait=5) as (tx, messages):
+            assert len(messages) == 3
+            tx.execute("insert into done values (1)")
+            if how == "conn=tx":
+                assert messages[1].nack(delay=60, error="later", conn=tx)
+            elif how == "no conn":
+                assert messages[1].nack(delay=60, error="later")
+            else:
+                assert consumer.nack([messages[1]], delay=60, error="later", conn=tx).settled == 1
+        assert done(hg) == [1]
+        states = {p.data: (p.state, p.last_error) for p in consumer.peek(states=["parked", "delivered", "available"])}
+        assert states == {2: ("parked", "later")}
+
+    def test_an_ack_in_a_block_that_raises_is_undone(self, hg: headgate.Headgate, stream: headgate.Stream) -> None:
+        """Also one that did not say conn=tx: the message would be gone and its work rolled back."""
+        consumer = stream.consumer("c", create=True, backoff=60)
+        stream.send(1)
+        with pytest.raises(ZeroDivisionError), consumer.transaction(wait=5) as (tx, [m]):
+            tx.execute("insert into done values (1)")
+            assert m.ack()
+            raise ZeroDivisionError
+        assert done(hg) == []
+        assert consumer.peek()[0].state == "parked"
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_all_are_acked_by_the_consumer(self, hg: headgate.Headgate, stream: headgate.Stream, fails: bool) -> None:
+        """`consumer.ack(messages)` belongs to the transaction as `m.ack()` does."""
+        consumer = stream.consumer("c", create=True, backoff=60)
+        stream.send(1)
+        with contextlib.suppress(ZeroDivisionError), consumer.transaction(wait=5) as (tx, messages):
+            tx.execute("insert into done values (1)")
+            assert consumer.ack(messages).settled == 1
+            assert 1 / (not fails)
+        assert (done(hg), consumer.peek()[0].state) == (([], "parked") if fails else ([1], "done"))
+
+    def test_an_ack_in_a_savepoint_that_is_rolled_back(self, hg: headgate.Headgate, stream: headgate.Stream) -> None:
+        consumer = stream.consumer("c", create=True)
+        stream.send(1)
+        with consumer.transaction(wait=5) as (tx, [m]):
+            with tx.transaction(force_rollback=True):
+                assert m.nack(conn=tx)
+        info = consumer.info()
+        assert (info.lag, info.in_flight, info.parked) == (0, 0, 0)
+
+    def test_one_that_was_taken_away_is_still_told_of(self, hg: headgate.Headgate, stream: headgate.Stream) -> None:
+        consumer = stream.consumer("c", create=True, ack_wait=0.05)
+        stream.send(1)
+        with pytest.raises(headgate.StaleDelivery, match="1 of 1 messages"):
+            with consumer.transaction(wait=5) as (tx, [m]):
+                tx.execute("insert into done values (1)")
+                [other] = consumer.receive(wait=5)
+                assert other.extend(60)
+                assert not m.ack(conn=tx)
+        assert done(hg) == []
+
+
+def test_what_a_block_sets_ends_with_it(hg: headgate.Headgate, stream: headgate.Stream) -> None:
+    """Settings, role and temporary tables of a block are not the next one's who gets the connection."""
+    consumer = stream.consumer("c", create=True)
+    asked = "select current_setting('search_path'), current_user, current_setting('default_transaction_isolation')"
+    before = hg.run(asked)
+    with consumer.transaction() as (tx, _):
+        tx.execute("set search_path = pg_catalog")
+        tx.execute("create temp table scratch (n int)")
+        tx.execute("set role headgate_monitor")
+        pid = tx.info.backend_pid
+    assert hg.run(asked) == before == [('"$user", public', "postgres", "read committed")]
+    assert hg.run("select pg_backend_pid(), to_regclass('scratch')::text") == [(pid, None)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -65,6 +67,49 @@ class TestFailures:
         ).fetchone()  # type: ignore[misc]
         assert expected[0] - 0.01 <= delay <= expected[1] + 0.01
         assert (attempt, text) == (1, f"{type(error).__name__}: boom")
+
+    @pytest.mark.parametrize("delay", [1e10, float("inf"), float("nan"), -5, timedelta.max, "soon"])
+    def test_a_delay_that_is_none_ends_nothing(self, db: Db, orders: headgate.Stream, delay: Any) -> None:
+        orders.send_batch(["odd", "a", "b"])
+
+        @orders.consumer("c", create=True).worker(prefetch=3)
+        def handle(m: headgate.Message) -> None:
+            if m.data == "odd" and m.attempt == 1:
+                raise headgate.Retry(delay=delay)
+
+        far = delay in (1e10, float("inf"), timedelta.max)
+        with running(handle):
+            wait_until(lambda: handle.stats.acked == 2 if far else is_done(db))
+            wait_until(lambda: handle.stats.nacked == 1)
+        seconds = value(
+            db, "select extract(epoch from max(visible_at - parked_at))::float from headgate.parked_messages"
+        )
+        assert (seconds == pytest.approx(1e9)) if far else seconds is None
+        assert handle.stats.received == (3 if far else 4)
+
+    @pytest.mark.parametrize("delay", [float("nan"), -1])
+    def test_such_an_option_is_refused(self, orders: headgate.Stream, delay: float) -> None:
+        with pytest.raises(headgate.InvalidArgument, match="retry_delay"):
+            orders.consumer("c", create=True).worker(print, retry_delay=delay)
+
+    @pytest.mark.parametrize("kind", ["coroutine function", "lambda"])
+    async def test_a_system_exit_is_a_failure_of_its_message(
+        self, db: Db, aorders: headgate.AsyncStream, kind: str
+    ) -> None:
+        await aorders.send_batch(list("abc"))
+        seen: list[str] = []
+
+        async def coroutine(m: headgate.AsyncMessage) -> None:
+            if m.data == "a" and m.attempt == 1:
+                sys.exit(3)
+            seen.append(m.data)
+
+        handler: Any = coroutine if kind != "lambda" else lambda m: coroutine(m)
+        worker = (await aorders.consumer("c", create=True)).worker(handler, retry_delay=0)
+        async with running_async(worker):
+            await until(lambda: is_done(db))
+        assert sorted(seen) == ["a", "b", "c"]
+        assert worker.stats.nacked == 1
 
     def test_after_max_deliver_it_is_a_dead_letter(self, db: Db, orders: headgate.Stream) -> None:
         orders.send("a")
@@ -158,8 +203,12 @@ class TestFailures:
 
         with running(handle):
             wait_until(lambda: is_done(db))
-        records = {r.getMessage(): r.__dict__ for r in caplog.records if r.name == "headgate.worker"}
+        records = {r.getMessage().partition(":")[0]: r.__dict__ for r in caplog.records if r.name == "headgate.worker"}
         failed = records["handler failed"]
+        assert failed["message"] == f"handler failed: orders/c seq {seq} key 'k' attempt 1: ValueError: boom"
+        assert failed["exc_info"]
+        assert records["worker started"]["message"].startswith("worker started: orders/c, 8 threads, pid ")
+        assert records["worker stopped"]["message"] == "worker stopped: orders/c, acked 1, failed 1"
         about = {name: failed[name] for name in ("stream", "consumer", "seq", "key", "attempt", "error")}
         assert about == {
             "stream": "orders", "consumer": "c", "seq": seq, "key": "k", "attempt": 1, "error": "ValueError: boom",

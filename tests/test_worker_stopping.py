@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,34 @@ class TestStopping:
                     worker.run()
         worker.stop()
         worker.run()  # it was told to stop before
+
+    async def test_run_in_a_running_loop_says_what_to_do(self, orders: headgate.Stream) -> None:
+        """As in a notebook."""
+        worker = orders.consumer("c", create=True).worker(print)
+        with pytest.raises(headgate.Error, match="running event loop") as raised:
+            worker.run()
+        assert "threading.Thread(target=worker.run)" in str(raised.value.hint)
+
+    def test_a_fault_hands_everything_back(self, db: Db, orders: headgate.Stream) -> None:
+        """Whatever ends the worker: nobody waits for the deadlines of what it had."""
+        orders.send_batch(list(range(20)), key="k")
+        worker = orders.consumer("c", create=True).worker(lambda m: time.sleep(0.1), concurrency=1, prefetch=20)
+
+        async def fault(*_: object) -> None:
+            raise RuntimeError("a fault")
+
+        def break_it() -> None:
+            wait_until(lambda: worker.stats.running == 1 and worker.stats.received == 20)
+            worker._lines[0].note_timings = fault  # type: ignore[method-assign]
+
+        thread = threading.Thread(target=break_it)
+        thread.start()
+        with pytest.raises(RuntimeError, match="a fault"):
+            worker.run()
+        thread.join()
+        assert facts(db, "orders", "c")["in_flight"] == 0
+        s = worker.stats
+        assert s.received == s.acked + s.nacked + s.released
 
     async def test_signals_stop_all_workers_and_are_given_back(self, aorders: headgate.AsyncStream) -> None:
         before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)

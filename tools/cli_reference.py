@@ -15,8 +15,10 @@ HEAD = """\
 
 Generated from the program by `make docs`: do not edit.
 
-`headgate` comes with `pip install headgate`. stdout is data, stderr is talk: what is printed can be piped, whatever is
-said beside it. Every command has `--help`.
+`headgate`, which is `python -m headgate`, too, comes with `pip install headgate`; `headgate up` needs
+`headgate[server]`, `headgate pipeline` `headgate[spark]`. stdout is data, stderr is talk: what is printed can be piped,
+whatever is said beside it. Every command has `--help`. People are shown sizes with units and how long ago times are;
+`--json` has bytes and ISO 8601.
 
 **Which database.** That of `--database URL`, or else of `--context NAME` or `$HEADGATE_CONTEXT`, of
 `$HEADGATE_DATABASE_URL`, of the context in use (`headgate context use`), or the private server in `./.headgate` that
@@ -29,10 +31,11 @@ command fails with its usage line. What destroys something asks first, or wants 
 print a line for each, and `headgate send STREAM -` reads such lines. Times are ISO 8601, lengths of time are seconds,
 bytes are base64. Fields are added, but never renamed or removed.
 
-**`--as-curl`** prints the call of the HTTP API that the command stands for, and does nothing. The token is left to the
-shell: `$HEADGATE_TOKEN`.
+**`--as-curl`** prints the call of the HTTP API that the command stands for, and does nothing. The server
+is that of the context, or of `headgate up` in this folder, or on port 7376; the token is left to the shell:
+`$HEADGATE_TOKEN`.
 
-**Values.** A TIME is a number with a unit: `500ms`, `30s`, `5m`, `2h`, `7d`; without one it is seconds. A SIZE is a
+**Values.** A TIME is a number with a unit: `500ms`, `30s`, `5m`, `2h`, `7d`; without one it is refused. A SIZE is a
 number of bytes: `1000000`, `512MB`, `10GB` (powers of 1024).
 
 ## Exit codes
@@ -54,7 +57,7 @@ def page() -> str:
     """The reference."""
     parts = [HEAD, "| code | meaning |\n|---|---|\n"]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items()]
-    for name, command in commands(app):
+    for name, command in commands(app.load()):
         prose = inspect.cleandoc(command.help or "").replace("\b\n", "")
         if isinstance(command, click.Group):
             parts.append(f"\n## {name}\n\n{prose}\n")
@@ -77,7 +80,7 @@ def _is_own(option: click.Option) -> bool:
 
 
 def _shared_help(option: click.Option) -> str | None:
-    for other in app.commands["doctor"].params + app.commands["send"].params:
+    for other in app.load().commands["doctor"].params + app.commands["send"].params:
         if other.name == option.name and isinstance(other, click.Option):
             return other.help
     return None

@@ -17,7 +17,10 @@ Generated from the program by `make docs`: do not edit.
 
 Every error has a message and a hint that says what to do. In Python they are classes under `headgate.Error`, with
 `.message` and `.hint`; in SQL an SQLSTATE of class `HG` with a HINT; over HTTP a status and a code; in the shell a line
-on stderr, then `hint:`, and an exit code. Programs look at the class, SQLSTATE or code, never at the text.
+on stderr, then `hint:`, and an exit code. Programs look at the class, SQLSTATE or code, never at the text. Hints are in
+the caller's words: Python, SQL, paths and fields of HTTP, or commands. When a stream or consumer is not there, those
+with names close to it are named (`.similar` in Python), if the caller may list them; over HTTP those that the token may
+use.
 
 | Python | SQLSTATE | HTTP | code | exit | meaning |
 |---|---|---|---|---|---|
@@ -58,6 +61,10 @@ def classes() -> list[type[errors.Error]]:
     return [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.Error)]
 
 
+# What only clients over HTTP raise: the answers that it stands for.
+OF_CLIENTS = {errors.NotOverHttp: " | ", errors.ServerBusy: "429 | `busy`, `rate_limited`, `too_many_waiting`"}
+
+
 def problems() -> dict[str, tuple[int, str]]:
     """The codes that the HTTP server has of its own: status and message, as they stand in its source."""
     found: dict[str, tuple[int, str]] = {}
@@ -78,8 +85,9 @@ def page() -> str:
             continue
         answer = problem(cls("", hint=""))
         state = f"`{cls.sqlstate}`" if cls.sqlstate else ""
+        over_http = OF_CLIENTS.get(cls, f"{answer.status} | `{answer.code}`")
         parts.append(
-            f"| `{cls.__name__}` | {state} | {answer.status} | `{answer.code}` | {code_of(cls(''))} "
+            f"| `{cls.__name__}` | {state} | {over_http} | {code_of(cls(''))} "
             f"| {' '.join((cls.__doc__ or '').split())} |\n"
         )
     parts.append(OTHER)

@@ -46,15 +46,17 @@ def page() -> str:
             last = group
         about = described["paths"][route.path][route.method.lower()]
         scope = f"Scope `{route.scope}`." if route.scope else "No token needed."
+        scope = "Any scope." if route.scope == "any" else scope
         parts.append(f"\n### `{route.method} {route.path}`\n\n{route.summary} {scope}\n")
         parts.append(_parameters([p for p in about.get("parameters", []) if p["in"] == "query"]))
         if body := about.get("requestBody"):
             optional = "" if body["required"] else " (may be left out)"
             parts.append(f"\nBody{optional}: {_kind(body['content']['application/json']['schema'])}.\n")
         (status, answer), *_ = about["responses"].items()
-        ((content, schema),) = answer["content"].items()
+        (content, schema), *others = answer["content"].items()
         data = schema["schema"].get("properties", {}).get("data")
         what = _kind(data) if data else f"`{content}`"
+        what += "".join(f", or `{other}` where that is asked for" for other, _ in others)
         parts.append(f"\nAnswers {status}: {what}.\n")
     parts.append("\n## Bodies and answers\n")
     for name, schema in sorted(described["components"]["schemas"].items()):

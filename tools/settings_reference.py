@@ -62,7 +62,8 @@ ENVIRONMENT = """
 
 | variable | meaning |
 |---|---|
-| `HEADGATE_DATABASE_URL` | the database of the command line, where neither `--database` nor a context names one |
+| `HEADGATE_DATABASE_URL` | the command line's database (or HTTP server), unless `--database` or a context says it |
+| `HEADGATE_TOKEN` | the token of the SDK and the command line for an HTTP server, where none is given |
 | `HEADGATE_CONTEXT` | the context of the command line, as `--context` does |
 | `HEADGATE_EMBEDDED_DIR` | the directory of the embedded PostgreSQL; `.headgate` by default |
 """
@@ -96,7 +97,7 @@ def page() -> str:
 
 
 def _rows(noun: str, body: type[msgspec.Struct], method: object) -> Iterator[str]:
-    group = app.commands[noun]
+    group = app.load().commands[noun]
     assert isinstance(group, click.Group)
     options = {p.name: p for p in group.commands["add"].params if isinstance(p, click.Option)}
     in_python = set(inspect.signature(method).parameters)  # type: ignore[arg-type]

@@ -52,12 +52,13 @@ def headers() -> dict[str, tuple[str, str]]:
 
 
 def views() -> dict[str, tuple[str, list[str]]]:
-    """Of each view: what a row is, and its columns."""
-    text = (FUNCTIONS / "80_views.sql").read_text(encoding="utf-8")
+    """Of each view that others may read: what a row is, and its columns."""
+    text = (FUNCTIONS / "97_views.sql").read_text(encoding="utf-8")
     found = {}
     pattern = r"^create view headgate\.(\w+) as\n((?:--[^\n]*\n)+)select (.*?);$"
     for name, comment, rest in re.findall(pattern, text, re.DOTALL | re.MULTILINE):
-        found[name] = (_prose(comment), _columns(rest))
+        if not comment.startswith("-- Private:"):
+            found[name] = (_prose(comment), _columns(rest))
     return found
 
 

@@ -13,69 +13,84 @@ for m in billing.receive(10, wait=5):
 
 from __future__ import annotations
 
-from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncSources, AsyncStream
-from .errors import (
-    ArchiveNotFound,
-    Conflict,
-    ConnectionFailed,
-    ConsumerExists,
-    ConsumerNotFound,
-    DataNotSerializable,
-    EmbeddedServerError,
-    Error,
-    InvalidAckId,
-    InvalidArgument,
-    InvalidFilter,
-    InvalidLanes,
-    InvalidName,
-    InvalidPosition,
-    InvalidText,
-    MessagesRemoved,
-    MessageTooLarge,
-    NotAllowed,
-    NotJoined,
-    SchemaMissing,
-    SchemaOutdated,
-    SchemaTooNew,
-    ServerTooOld,
-    SettingsDiffer,
-    SourceExists,
-    SourceNotFound,
-    StagingLost,
-    StaleDelivery,
-    StreamExists,
-    StreamFull,
-    StreamNotFound,
-    WrongIsolation,
-)
-from .maintenance import AsyncMaintenance, Maintenance
-from .schema import install_sql
-from .sync import Consumer, Headgate, Insights, Message, Sources, Stream
-from .types import (
-    ArchiveInfo,
-    Attempt,
-    ChannelInfo,
-    Channels,
-    ConsumerInfo,
-    DeadLetter,
-    Discarded,
-    Finding,
-    LifeEvent,
-    MessageState,
-    Outgoing,
-    Peek,
-    PeekedMessage,
-    Push,
-    Replayed,
-    SegmentInfo,
-    Settled,
-    SourceInfo,
-    StoredMessage,
-    StreamInfo,
-    WorkerInfo,
-)
-from .worker import AsyncWorker, Worker
-from .worker_options import Retry, WorkerOptions, WorkerStats
+import collections.abc
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncSources, AsyncStream
+    from .errors import (
+        ArchiveNotFound,
+        Conflict,
+        ConnectionFailed,
+        ConsumerExists,
+        ConsumerNotFound,
+        DatabaseUnavailable,
+        DataInvalid,
+        DataNotSerializable,
+        EmbeddedServerError,
+        Error,
+        InvalidAckId,
+        InvalidArgument,
+        InvalidFilter,
+        InvalidLanes,
+        InvalidName,
+        InvalidPosition,
+        InvalidText,
+        MessagesRemoved,
+        MessageTooLarge,
+        NotAllowed,
+        NotJoined,
+        NotOverHttp,
+        PoolerInTheWay,
+        SchemaMissing,
+        SchemaOutdated,
+        SchemaTooNew,
+        ServerBusy,
+        ServerTooOld,
+        SettingsDiffer,
+        SourceBlocked,
+        SourceExists,
+        SourceNotFound,
+        SourceTaken,
+        StagingLost,
+        StaleDelivery,
+        StreamExists,
+        StreamFull,
+        StreamNotFound,
+        WrongIsolation,
+    )
+    from .maintenance import AsyncMaintenance, Maintenance
+    from .schema import install_sql
+    from .sync import Consumer, Headgate, Insights, Message, Sources, Stream
+    from .types import (
+        ArchiveInfo,
+        Attempt,
+        BackfillInfo,
+        ChannelInfo,
+        Channels,
+        ConsumerInfo,
+        DeadLetter,
+        Discarded,
+        Finding,
+        LifeEvent,
+        MessageState,
+        Outgoing,
+        Peek,
+        PeekedMessage,
+        PostgresSourceInfo,
+        Push,
+        Replayed,
+        SegmentInfo,
+        Settled,
+        SourceCheck,
+        SourceInfo,
+        StoredMessage,
+        StreamInfo,
+        WorkerInfo,
+    )
+    from .worker import AsyncWorker, Worker
+    from .worker_options import Retry, WorkerOptions, WorkerStats
 
 __version__ = "0.1.0"
 
@@ -88,12 +103,26 @@ def connect(
     max_connections: int = 16,
     timeout: float = 30,
     pooler: bool = False,
+    token: str | None = None,
+    encoder: collections.abc.Callable[[typing.Any], typing.Any] | None = None,
 ) -> Headgate:
     """Connects to a database with Headgate in it, or, without a URL, to a private PostgreSQL in `./.headgate`.
 
-    `migrate=True` installs or upgrades the schema first; by default only an embedded server's schema is.
+    `migrate=True` installs or upgrades the schema first; by default only an embedded server's schema is. With a URL
+    such as https://host it calls the HTTP server there, with `token` (default: $HEADGATE_TOKEN). `encoder` turns
+    objects in data that JSON has no form for into some that it has.
     """
-    hg = Headgate(url, directory=directory, max_connections=max_connections, timeout=timeout, pooler=pooler)
+    from .sync import Headgate
+
+    hg = Headgate(
+        url,
+        directory=directory,
+        max_connections=max_connections,
+        timeout=timeout,
+        pooler=pooler,
+        token=token,
+        encoder=encoder,
+    )
     return hg.open(migrate=migrate)
 
 
@@ -105,9 +134,21 @@ async def connect_async(
     max_connections: int = 16,
     timeout: float = 30,  # noqa: ASYNC109 - of the pool's connections, not of this call
     pooler: bool = False,
+    token: str | None = None,
+    encoder: collections.abc.Callable[[typing.Any], typing.Any] | None = None,
 ) -> AsyncHeadgate:
     """`connect` for asyncio."""
-    hg = AsyncHeadgate(url, directory=directory, max_connections=max_connections, timeout=timeout, pooler=pooler)
+    from .aio import AsyncHeadgate
+
+    hg = AsyncHeadgate(
+        url,
+        directory=directory,
+        max_connections=max_connections,
+        timeout=timeout,
+        pooler=pooler,
+        token=token,
+        encoder=encoder,
+    )
     return await hg.open(migrate=migrate)
 
 
@@ -123,6 +164,7 @@ __all__ = [
     "AsyncStream",
     "AsyncWorker",
     "Attempt",
+    "BackfillInfo",
     "ChannelInfo",
     "Channels",
     "Conflict",
@@ -131,7 +173,9 @@ __all__ = [
     "ConsumerExists",
     "ConsumerInfo",
     "ConsumerNotFound",
+    "DataInvalid",
     "DataNotSerializable",
+    "DatabaseUnavailable",
     "DeadLetter",
     "Discarded",
     "EmbeddedServerError",
@@ -154,9 +198,12 @@ __all__ = [
     "MessagesRemoved",
     "NotAllowed",
     "NotJoined",
+    "NotOverHttp",
     "Outgoing",
     "Peek",
     "PeekedMessage",
+    "PoolerInTheWay",
+    "PostgresSourceInfo",
     "Push",
     "Replayed",
     "Retry",
@@ -164,12 +211,16 @@ __all__ = [
     "SchemaOutdated",
     "SchemaTooNew",
     "SegmentInfo",
+    "ServerBusy",
     "ServerTooOld",
     "SettingsDiffer",
     "Settled",
+    "SourceBlocked",
+    "SourceCheck",
     "SourceExists",
     "SourceInfo",
     "SourceNotFound",
+    "SourceTaken",
     "Sources",
     "StagingLost",
     "StaleDelivery",
@@ -188,3 +239,23 @@ __all__ = [
     "connect_async",
     "install_sql",
 ]
+
+# Names are loaded when they are first used, so that a command that only prints its help, or an error class, does not
+# cost the driver and asyncio. The cheapest homes come first: they are looked through in this order.
+_HOMES = ("errors", "types", "worker_options", "schema", "sync", "aio", "maintenance", "worker")
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name in _HOMES:
+        return importlib.import_module(f".{name}", __name__)
+    if name in __all__:
+        for home in _HOMES:
+            found = getattr(importlib.import_module(f".{home}", __name__), name, None)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,15 +7,24 @@ connections. Libraries are told apart by the names of classes, so that none but 
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from .encoding import array_literal
 from .errors import InvalidArgument
 
 Row = tuple[Any, ...]
+
+
+class AutocommitWarning(UserWarning):
+    """`conn=` got a connection without a transaction that a call could join."""
 
 
 class Array(list[Any]):
@@ -27,9 +36,23 @@ def literals(params: Sequence[Any]) -> list[Any]:
     return [array_literal(p) if isinstance(p, Array) else p for p in params]
 
 
+def database_name(url: str) -> str:
+    """What a URL leads to, for people to read: of all that can be in it, nothing that could be a secret."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return "a URL that cannot be read"
+    user, host, port, name = (parts.get(part) for part in ("user", "host", "port", "dbname"))
+    if "@" in str(host or "")[1:]:  # an @ of the password that was not written %40 (a leading one: an abstract socket)
+        return "a URL that cannot be read"
+    place = ",".join(f"[{h}]" if ":" in h else h for h in str(host or "").split(","))
+    return f"postgresql://{f'{user}@' if user else ''}{place}{f':{port}' if port else ''}/{name or ''}"
+
+
 def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     """Runs a statement on a psycopg, SQLAlchemy or Django connection and returns its rows."""
     library = _library(conn, _SYNC)
+    _warn_of_autocommit(conn, library)
     if library == "psycopg":
         with conn.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(query, literals(params))
@@ -48,6 +71,7 @@ def run_sync(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
 async def run_async(conn: Any, query: str, params: Sequence[Any]) -> list[Row]:
     """Runs a statement on a psycopg, SQLAlchemy or asyncpg async connection and returns its rows."""
     library = _library(conn, _ASYNC)
+    _warn_of_autocommit(conn, library)
     if library == "psycopg":
         async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(query, literals(params))
@@ -91,6 +115,38 @@ def _library(conn: Any, known: dict[str, set[str]]) -> str | None:
         if cls.__name__ in known.get(library, ()):
             return library
     return None
+
+
+def _warn_of_autocommit(conn: Any, library: str | None) -> None:
+    """A connection that is not in a transaction gives no transaction to join: the call commits by itself."""
+    if library is not None and _is_autocommit(conn, library):
+        warnings.warn(
+            "conn= is in autocommit mode and in no transaction: this call commits by itself, whatever becomes of the "
+            "rest. Begin a transaction, or leave conn= out.",
+            AutocommitWarning,
+            stacklevel=_caller(),
+        )
+
+
+def _is_autocommit(conn: Any, library: str) -> bool:
+    if library == "psycopg":
+        return bool(conn.autocommit) and conn.info.transaction_status == TransactionStatus.IDLE
+    if library == "asyncpg":
+        return not conn.is_closed() and not conn.is_in_transaction()
+    if library == "django":
+        return bool(conn.get_autocommit()) and not conn.in_atomic_block
+    plain = getattr(conn, "sync_connection", None) or getattr(conn, "sync_session", conn)
+    bound = plain.get_bind() if hasattr(plain, "get_bind") else plain
+    level = bound.get_execution_options().get("isolation_level")
+    return (level or getattr(bound.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
+
+
+def _caller() -> int:
+    """How far up the code is that called us, so that the warning points there."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headgate":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _for_sqlalchemy(conn: Any, query: str, params: Sequence[Any]) -> tuple[Any, dict[str, Any]]:

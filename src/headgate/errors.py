@@ -1,11 +1,14 @@
 """Errors that Headgate raises, each with a sentence that says what to do.
 
-The engine raises its own SQLSTATEs (class ``HG``); `from_database` maps them to these classes, never by text.
+The engine raises its own SQLSTATEs (class ``HG``); `from_database` maps them to these classes, never by text, and puts
+their hints into Python's words.
 """
 
 from __future__ import annotations
 
-import psycopg
+import re
+
+from .hints import translate
 
 
 class Error(Exception):
@@ -17,6 +20,7 @@ class Error(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.similar: list[str] | None = None  # names that may have been meant, if they were looked for: in the hint
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
@@ -130,6 +134,16 @@ class SourceExists(Error):
     sqlstate = "HG021"
 
 
+class SourceTaken(Error):
+    """Another process reads this source now, or it is gone: nothing was sent."""
+
+    sqlstate = "HG022"
+
+
+class SourceBlocked(Error):
+    """A source cannot read its database: something is missing there, and the hint says what to do."""
+
+
 class StagingLost(Error):
     """Messages that were staged are gone before they were sent. Nothing of the batch was sent: repeat it."""
 
@@ -148,8 +162,25 @@ class DataNotSerializable(Error):
     """The data of a message is neither text, bytes nor something JSON can express."""
 
 
+class DataInvalid(Error):
+    """The data of a message is not of the type that its consumer was given: `consumer("c", type=Order)`."""
+
+
 class ConnectionFailed(Error):
     """The database cannot be reached or does not let us in."""
+
+
+class DatabaseUnavailable(ConnectionFailed):
+    """The database is there, and cannot do this now: it is read-only, full, or ended the call. Nothing was done."""
+
+
+class PoolerInTheWay(Error):
+    """A pooler in transaction mode stands between here and PostgreSQL, and was not told of (`pooler=True`)."""
+
+
+class ServerBusy(ConnectionFailed):
+    """The HTTP server refuses the call for now: it has too much to do, or the token has used up its rate. Nothing was
+    done."""
 
 
 class ServerTooOld(Error):
@@ -159,7 +190,13 @@ class ServerTooOld(Error):
 class NotAllowed(Error):
     """The database role lacks a right that this call needs."""
 
-    sqlstate = "42501"
+    sqlstate: str | None = "42501"
+
+
+class NotOverHttp(NotAllowed):
+    """The call needs the database itself, which a client over HTTP does not reach."""
+
+    sqlstate = None
 
 
 class SchemaMissing(Error):
@@ -172,6 +209,8 @@ class SchemaOutdated(Error):
 
 class SchemaTooNew(Error):
     """The database's Headgate schema is newer than this code."""
+
+    sqlstate = "HG040"
 
 
 class EmbeddedServerError(Error):
@@ -191,7 +230,8 @@ _BY_SQLSTATE: dict[str, type[Error]] = {
     for cls in (
         StreamNotFound, StreamExists, ConsumerNotFound, ConsumerExists, InvalidName, InvalidFilter, InvalidLanes,
         InvalidAckId, MessageTooLarge, InvalidArgument, InvalidPosition, NotJoined, StreamFull, ArchiveNotFound,
-        WrongIsolation, SettingsDiffer, SourceNotFound, SourceExists, StagingLost, NotAllowed,
+        WrongIsolation, SettingsDiffer, SourceNotFound, SourceExists, SourceTaken, StagingLost, SchemaTooNew,
+        NotAllowed,
     )
     if cls.sqlstate
 }  # fmt: skip
@@ -205,15 +245,37 @@ _UPROOTED = {
 }  # no table, function or row it stands on; or it went under the statement
 _CONFLICT = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock not available
 _AWAY = {"57P01", "57P02", "57P03", "53300"}  # shutting down, crashed, starting up, too many connections
+_UNAVAILABLE = {
+    "25006": "this server is read-only, as after a failover: connect to the primary (target_session_attrs=read-write)",
+    "53100": "free some space where PostgreSQL keeps its data; the call can be repeated then",
+    "53200": "PostgreSQL has no memory left for this; the call can be repeated later",
+    "57014": "a time limit (statement_timeout) or an administrator ended the statement; the call can be repeated",
+    "58030": "PostgreSQL cannot read or write its files: look in its log; the call can be repeated then",
+}
+_CLOSED = {
+    ("asyncpg", "InterfaceError"),
+    ("psycopg", "OperationalError"),
+    ("sqlalchemy", "ResourceClosedError"),
+    ("sqlalchemy", "InterfaceError"),
+}
+_UNPREPARED = {"26000", "42P05"}  # a prepared statement is not there, or is there already: another client's connection
+_TOO_LARGE = {"54000"}  # an entry that does not fit into an index, for example
 _BAD_TEXT = {"22021", "22P05"}  # a character, or an escape in JSON, that the server cannot store
 _BAD_VALUE = {"23502", "22P02", "22003", "22007", "22008", "22023"}
 
 
 def from_database(error: BaseException) -> Error | None:
     """The Headgate error that stands for a driver's error, or None when it has no meaning of its own here."""
+    import psycopg  # here: whoever only names an error does without the driver
+
     cause = _driver_error(error)
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state is None:
+        if _is_closed(cause):
+            return ConnectionFailed(
+                "the connection is closed, and what its transaction had done is rolled back",
+                hint="pass an open connection as conn=; without conn= the call can be repeated",
+            )
         if isinstance(cause, (UnicodeEncodeError, psycopg.DataError)):
             return _bad_text(str(cause))
         if isinstance(cause, psycopg.OperationalError):
@@ -225,6 +287,7 @@ def from_database(error: BaseException) -> Error | None:
     diagnosis = getattr(cause, "diag", None)
     message = getattr(diagnosis, "message_primary", None) or _first_line(cause)
     hint = getattr(diagnosis, "message_hint", None) or getattr(cause, "hint", None)
+    hint = translate(hint, "python") if hint else None
     if cls := _BY_SQLSTATE.get(state):
         if cls is NotAllowed and not hint:
             hint = "grant the role headgate_owner, headgate_producer, headgate_consumer or headgate_monitor"
@@ -235,11 +298,31 @@ def from_database(error: BaseException) -> Error | None:
         return Conflict(message, hint=hint or "repeat the call")
     if state.startswith("08") or state in _AWAY:
         return ConnectionFailed(message, hint="the database is away or full; the call can be repeated")
+    if state in _UNAVAILABLE:
+        return DatabaseUnavailable(message, hint=_UNAVAILABLE[state])
     if state in _BAD_TEXT:
         return _bad_text(message)
+    if state in _TOO_LARGE:
+        return InvalidArgument(f"something is too long: {message}", hint="use shorter keys, channels and ids")
+    if state in _UNPREPARED:
+        return PoolerInTheWay(
+            f"a pooler between here and PostgreSQL hands connections out by the transaction: {message}",
+            hint="connect with pooler=True, or let it know prepared statements (PgBouncer: max_prepared_statements)",
+        )
     if state in _BAD_VALUE:
         return InvalidArgument(message, hint=hint or "check the arguments of the call")
     return None
+
+
+def _is_closed(error: BaseException) -> bool:
+    """Whether a driver says, without an SQLSTATE, that a connection was closed before."""
+    library, name = type(error).__module__.partition(".")[0], type(error).__name__
+    return (library, name) in _CLOSED and "connection is closed" in str(error).lower()
+
+
+def code_of(cls: type[Error]) -> str:
+    """How the HTTP API names an error: StreamNotFound is stream_not_found."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def is_uprooted(error: BaseException) -> bool:

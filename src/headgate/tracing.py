@@ -6,6 +6,7 @@ these functions costs a look into a dict. The headers are plain strings, so any 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,6 +45,11 @@ def carry(headers: dict[str, Any] | None, carried: Carried | None) -> dict[str, 
     if not carried or (headers and TRACEPARENT in headers):
         return headers
     return {**(headers or {}), **carried}
+
+
+def current() -> Carried:
+    """The context of the span that is active, as headers of an HTTP request."""
+    return _inject() if is_on() else {}
 
 
 def passed_on(traceparent: str | None, tracestate: str | None) -> Carried | None:
@@ -140,13 +146,20 @@ def serving(method: str, traceparent: str | None, tracestate: str | None) -> Abs
     return _active(method, "SERVER", {"http.request.method": method}, parent=given or {})
 
 
+def exports_keys() -> bool:
+    """Whether spans say the keys and channels of messages, which may be somebody's name."""
+    return os.environ.get("HEADGATE_TRACE_KEYS") == "1"
+
+
 def handled(
     call: Callable[[Any], Any], stream: str, consumer: str, is_async: bool, expected: type[BaseException]
 ) -> Callable[[Any], Any]:
     """A worker's handler, with a span around each call that continues the sender's trace.
 
-    An `expected` exception is no failure: the handler asks for another attempt.
+    An `expected` exception is no failure: the handler asks for another attempt. The message's key, which may say whose
+    it is, leaves this process only when HEADGATE_TRACE_KEYS is 1.
     """
+    with_keys = exports_keys()
 
     @contextmanager
     def around(m: Any) -> Iterator[None]:
@@ -155,7 +168,7 @@ def handled(
             "messaging.destination.partition.id": str(m.lane),
             "headgate.attempt": m.attempt,
         }
-        if m.key is not None:
+        if with_keys and m.key is not None:
             about["headgate.message.key"] = m.key
         with _active(f"process {stream}", "CONSUMER", about, parent=m.headers, expected=expected):
             yield

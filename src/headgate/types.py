@@ -13,7 +13,7 @@ ChannelSort = Literal["waiting", "oldest", "name"]
 SegmentState = Literal["open", "closed", "dropped"]
 State = Literal["available", "delivered", "parked", "done", "dead", "discarded", "skipped"]
 Severity = Literal["problem", "warning", "note"]
-SourceKind = Literal["webhook"]
+SourceKind = Literal["webhook", "postgres"]
 Scheme = Literal["standard", "github", "stripe", "hmac", "none"]
 Backoff = float | int | list[float] | dict[str, float]
 
@@ -50,7 +50,10 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream and what is in it. `messages` is counted when `exact`, otherwise estimated."""
+    """A stream and what is in it. `messages` is counted when `exact`, otherwise estimated.
+
+    In a list of many streams, figures may be those that maintenance saw at `sampled_at`; None: they are of now.
+    """
 
     name: str
     lanes: int
@@ -78,13 +81,17 @@ class StreamInfo:
     segment_bytes: int
     segment_age: timedelta | None
     compact_every: timedelta
+    sampled_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
     """A consumer and how far it is. `unread` (and so `lag`) is counted when `exact`, otherwise estimated.
 
-    `lost` is how many messages retention removed before the consumer was done with them.
+    `delivered` and `rate` are of first attempts, `redelivered` counts all others. `most_failures` is how often the
+    message that failed most often has failed, of those that are not done; `due` how many parked ones could be handed
+    out now; `lost` how many messages retention removed before the consumer was done with them. In a list of many,
+    `unread`, `floor`, `oldest_unacked` and `dead` may be what maintenance saw at `sampled_at`; None: they are of now.
     """
 
     stream: str
@@ -115,6 +122,10 @@ class ConsumerInfo:
     lease_time: timedelta
     max_waiting: int | None
     push: dict[str, Any] | None  # secrets by their ends, headers by their names
+    sampled_at: datetime | None = None
+    redelivered: int = 0
+    most_failures: int = 0
+    due: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,61 @@ class SourceInfo:
     secret: list[str]
     settings: dict[str, Any]
     created_at: datetime
+
+
+PostgresSourceState = Literal["starting", "reading", "waiting", "failing", "lost", "paused"]
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSourceInfo:
+    """Tables of a PostgreSQL database whose changes go to a stream, and how far they are read.
+
+    `state`: reading; waiting, for a server that reads it; failing, which is tried again; lost: changes are missing, or
+    somebody has to do something, and `error` and `hint` say what. `lsn`: every transaction up to there is in the
+    stream. `place` is the database's URL without its password.
+    """
+
+    name: str
+    stream: str
+    place: str
+    tables: list[str]
+    publication: str
+    slot: str
+    state: PostgresSourceState
+    error: str | None
+    hint: str | None
+    since: datetime
+    reader: str | None
+    lsn: str
+    lag_bytes: int | None
+    lag: timedelta | None
+    messages: int
+    rate: float | None
+    created_at: datetime
+    kind: SourceKind = "postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillInfo:
+    """A table whose rows a source reads beside its changes: how many, of about how many; why not, if it failed."""
+
+    table: str
+    state: Literal["waiting", "running", "done", "failed"]
+    rows: int
+    estimate: int | None
+    error: str | None
+    asked_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCheck:
+    """Something that reading tables needs; `advice` says what to do when it is not there."""
+
+    name: str
+    is_ok: bool
+    found: str
+    advice: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +310,7 @@ class PeekedMessage:
 class Peek(list[PeekedMessage]):
     """Messages that were looked at.
 
-    `next` is a seq when the look ended before it had seen everything, because it looks at no more than about 100,000
+    `next` is a seq when the look ended before it had seen everything, because it looks at no more than about 20,000
     messages: call again with `after` (with `newest_first`, `before`) that seq.
     """
 
@@ -320,7 +386,7 @@ class DeadLetter:
     failed_at: datetime
     attempts: int
     last_error: str | None
-    source_seq: int
+    source_seq: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,3 +409,4 @@ class Outgoing:
     delay: float | timedelta | None = None
     id: str | None = None
     channel: str | None = None
+    deliver_at: datetime | str | None = None

@@ -19,11 +19,12 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from . import statements
 from .aio import AsyncConsumer
 from .errors import ConnectionFailed, InvalidArgument
 from .worker_hand import Hand, Work
 from .worker_options import LanesChanged, WorkerSettings
-from .worker_runners import Runners
+from .worker_runners import Runners, in_thread
 
 log = logging.getLogger("headgate.worker")
 
@@ -193,11 +194,20 @@ class Leases:
         self._changed.set()
         await asyncio.wait([turning])
 
+    def read(self, lease_time: float) -> None:
+        """The consumer's lease_time as it is now: others may have changed it. Less, and the next heartbeat is due."""
+        if lease_time < self._lease_time:
+            self._hurry.set()
+
     async def _heartbeat(self, link: AsyncConsumer) -> list[int]:
+        """The lanes; and from now on, the lease_time by which this heartbeat counts."""
+        consumer = (link.stream, link.name)
         try:
-            return await asyncio.wait_for(link.heartbeat(worker=self.name), self._lease_time)
+            call = link.hg.run(statements.BEAT, (*consumer, self.name, *consumer))
+            lanes, self._lease_time = (await asyncio.wait_for(call, self._lease_time))[0]
         except TimeoutError:
             raise ConnectionFailed("the database does not answer a heartbeat") from None
+        return list(lanes)
 
     def _hold(self, leased: frozenset[int], sent: float) -> None:
         """The answer to a heartbeat that was sent at that time."""
@@ -240,4 +250,4 @@ class Leases:
         if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__):
             await callback(frozenset(lanes))
         else:
-            await asyncio.to_thread(callback, frozenset(lanes))
+            await in_thread(callback, frozenset(lanes))

@@ -57,7 +57,9 @@ class WorkerSettings:
             raise InvalidArgument(f"a prefetch of {self.prefetch} is not possible", hint="choose 1 or more")
         if self.timeout is not None and self.timeout <= 0:
             raise InvalidArgument(f"a timeout of {self.timeout} s is not possible", hint="choose more than 0, or None")
-        if self.grace < 0:
+        if isinstance(self.retry_delay, (int, float)) and not self.retry_delay >= 0:
+            raise InvalidArgument(f"a retry_delay of {self.retry_delay} s is not possible", hint="choose 0 or more")
+        if not self.grace >= 0:
             raise InvalidArgument(f"a grace of {self.grace} s is not possible", hint="choose 0 or more")
         if not 0 <= self.timing <= 1:
             raise InvalidArgument(f"a timing of {self.timing} is not possible", hint="choose 0 (none) to 1 (all)")
@@ -78,10 +80,11 @@ class WorkerStats:
     acked: int
     nacked: int
     released: int  # handed back without an attempt
-    lost: int  # taken from this worker because a deadline had passed
+    lost: int  # taken from this worker because a deadline had passed, or not known to be settled
     reconnects: int
     running: int
     waiting: int
+    settled: int = 0  # by their handlers, with m.ack(), m.nack() or m.extend(0)
 
     @classmethod
     def total(cls, parts: Iterable[WorkerStats], reconnects: int) -> WorkerStats:
@@ -132,6 +135,9 @@ class Retry(Exception):
         self.delay = delay
 
 
+LONGEST_DELAY = 1e9  # seconds, about 30 years
+
+
 def default_delay(attempt: int) -> float:
     """Seconds until the next attempt, where neither the consumer nor the worker says it: 1, 2, 4 … 300."""
     return float(min(2 ** min(attempt - 1, 9), 300))
@@ -143,8 +149,11 @@ def spread(delay: float) -> float:
 
 
 def as_seconds(delay: Delay) -> float:
-    """A delay that the engine takes."""
-    return max(0.0, delay.total_seconds() if isinstance(delay, timedelta) else float(delay))
+    """A delay that the engine takes; ValueError for what is no number."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if seconds != seconds:
+        raise ValueError(f"{delay!r} is not a number of seconds")
+    return min(max(0.0, seconds), LONGEST_DELAY)
 
 
 def error_text(error: BaseException) -> str:

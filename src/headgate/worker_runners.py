@@ -7,6 +7,7 @@ per message. They report to `finished(work, error, seconds)` on the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections import deque
@@ -18,11 +19,14 @@ from typing import Any, Protocol
 from .worker_hand import NotBegun, Work
 from .worker_options import Retry
 
+log = logging.getLogger("headgate.worker")
+
 # A handler that never waits for anything would keep the loop from everything else: this often that is let in.
 YIELD_AFTER = 0.002
 
-Finished = Callable[[Work, BaseException | None, float], None]
+Finished = Callable[..., None]  # (work, error, seconds), and True for one whose time is up but that runs still
 MayBegin = Callable[[], bool]
+SAY_AGAIN = 60.0  # seconds after which it is said again that every handler hangs
 
 
 class Waiting(Protocol):
@@ -39,11 +43,15 @@ class Runners(Protocol):
 
     tasks: list[asyncio.Task[None]]  # these end only by a fault, or when they are cancelled
     may_begin: MayBegin | None  # asked before each handler is called
+    hung: int  # handlers that have not ended although their messages were given up
 
     def start(self) -> None: ...
     def put(self, works: Iterable[Work]) -> None: ...
     def take_back(self) -> list[Work]:
         """What waits and was not begun; it waits no more."""
+
+    def take_overdue(self, before: float) -> list[Work]:
+        """The same, of what was claimed before that time."""
 
     def running(self) -> list[Work]: ...
     def abandon(self) -> None:
@@ -83,6 +91,7 @@ class TaskRunners:
         self._dropped: set[int] = set()  # slots whose handler was cancelled, but not they themselves
         self.tasks: list[asyncio.Task[None]] = []
         self.may_begin: MayBegin | None = None
+        self.hung = 0
 
     def start(self) -> None:
         self.tasks = [asyncio.create_task(self._run(slot)) for slot in range(len(self._slots))]
@@ -95,6 +104,9 @@ class TaskRunners:
 
     def take_back(self) -> list[Work]:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
+
+    def take_overdue(self, before: float) -> list[Work]:
+        return _take_overdue(self._waiting, before)
 
     def running(self) -> list[Work]:
         return [work for work in self._slots if work is not None]
@@ -128,18 +140,18 @@ class TaskRunners:
             if work.delivery.lost:
                 self._finished(work, None, 0)
                 continue
-            if self.may_begin is not None and not self.may_begin():
+            started = monotonic()
+            if started >= work.delivery.begin_by or (self.may_begin is not None and not self.may_begin()):
                 self._finished(work, NotBegun(), 0)
                 continue
             slots[slot] = work
             error: BaseException | None = None
-            started = monotonic()
             try:
                 if self._timeout is None:
                     await call(work.message)
                 else:
                     error = await self._call_in_time(work, self._timeout)
-            except Exception as raised:
+            except (Exception, SystemExit) as raised:  # that would end the loop, with all that others have in hand
                 error = raised
             except asyncio.CancelledError as raised:
                 if task.cancelling():
@@ -196,6 +208,7 @@ class ThreadRunners:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.may_begin: MayBegin | None = None
+        self.hung = 0
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -216,6 +229,9 @@ class ThreadRunners:
             while True:
                 works.append(self._waiting.popleft())
         return works
+
+    def take_overdue(self, before: float) -> list[Work]:
+        return _take_overdue(self._waiting, before, lambda: self._tokens.put(True))
 
     def running(self) -> list[Work]:
         return [work for work in self._slots if work is not None]
@@ -244,7 +260,7 @@ class ThreadRunners:
             error: BaseException | None = None
             work.started = monotonic()
             slots[slot] = work
-            if self.may_begin is not None and not self.may_begin():
+            if work.started >= work.delivery.begin_by or (self.may_begin is not None and not self.may_begin()):
                 error = NotBegun()
             elif not work.delivery.lost:
                 try:
@@ -269,9 +285,57 @@ class ThreadRunners:
             self._finished(*results.popleft())
 
     async def _watch(self, seconds: float) -> None:
+        said = -SAY_AGAIN
         while True:
             await asyncio.sleep(min(seconds / 10, 0.5))
             now = monotonic()
-            for work in self.running():
-                if now - work.started > seconds and not work.over:
-                    self._finished(work, _late(seconds), now - work.started)
+            running = self.running()
+            for work in running:
+                if now - work.started > seconds and not work.over and work.late is None:
+                    self._finished(work, _late(seconds), now - work.started, True)
+            self.hung = sum(work.over for work in running)
+            if sum(work.over or work.late is not None for work in running) < len(self._slots):
+                said = -SAY_AGAIN
+            elif now - said >= SAY_AGAIN:
+                said = now
+                log.error(
+                    "every handler hangs: nothing is handled until one of them ends; %s have taken longer than the "
+                    "timeout of %g s, and a thread cannot be ended", len(self._slots), seconds,
+                    extra={"handlers": len(self._slots)},
+                )  # fmt: skip
+
+
+def _take_overdue(waiting: Any, before: float, put_back: Callable[[], Any] = lambda: None) -> list[Work]:
+    """Of a deque, from the front of which threads take meanwhile."""
+    works: list[Work] = []
+    with suppress(IndexError):
+        while waiting[0].claimed_at < before:
+            work = waiting.popleft()
+            if work.claimed_at >= before:  # a thread was faster, and this is another one
+                waiting.appendleft(work)
+                put_back()  # a thread may have found nothing meanwhile
+                break
+            works.append(work)
+    return works
+
+
+async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
+    """As asyncio.to_thread, in a thread that keeps nobody from ending who does not wait for it."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not answer.done():
+            answer.set_result(value) if error is None else answer.set_exception(error)
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = call(*args)
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=run, name="headgate-callback", daemon=True).start()
+    return await answer

@@ -121,6 +121,7 @@ class Turns:
         self._last = 0.0  # the highest level at which one was served
         self._idle_since = -FOREVER  # FOREVER while every handler has work
         self._lock = threading.Lock()
+        self.hung = 0  # handlers that have not ended although their messages were given up
 
     def __len__(self) -> int:
         return self._waiting
@@ -170,6 +171,17 @@ class Turns:
             self._note_idle(self._clock())
             return works[::-1]
 
+    def take_overdue(self, line: int, before: float) -> list[Work]:
+        """What waits of a consumer and was claimed before that time; it waits no more."""
+        with self._lock:
+            waiting = self._accounts[line].waiting
+            works = []
+            while waiting and waiting[0].claimed_at < before:
+                works.append(waiting.popleft())
+            self._waiting -= len(works)
+            self._note_idle(self._clock())
+            return works
+
     def order(self) -> list[int]:
         """The consumers, the one first that is to be served next."""
         now = self._clock()
@@ -185,7 +197,7 @@ class Turns:
         with self._lock:
             now, own = self._clock(), self._accounts[line]
             others = [a for a in self._accounts if a is not own]
-            free = self._concurrency - self._running
+            free = max(0, self._concurrency - self._running - self.hung)
             ahead_of_it = self._waiting - len(own.waiting)
             rivals = [a.weight for a in others if a.is_busy(now)]
             share = own.weight / (own.weight + sum(rivals))

@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 import pytest
 from calls import Db, value
 from deltalake import DeltaTable
+from deltalake.table import TableOptimizer
 from storage import end_segment, maintain
 
 import headgate
 from headgate.errors import Conflict, Error, InvalidArgument, MessagesRemoved
-from headgate.pipeline import archive, lake, parse
+from headgate.pipeline import archive, compaction, lake, parse
 from headgate.pipeline.lake_files import read_files, write_files
 from headgate.pipeline.run import Progress, run
 from headgate.pipeline.storage import Place
@@ -107,7 +108,7 @@ def test_a_crash_around_the_commit_neither_doubles_nor_loses(
         with pytest.raises(Error, match="power cut"):
             go(hg, spark, tmp_path, spec(path, "rows_per_batch = 150"))
     assert value(db, "select count(*) from headgate.archive") == 0
-    assert len(list(path.rglob("*.parquet"))) == 2
+    assert len(list(path.rglob("*.parquet"))) == 1
     assert len(rows(path, ["seq"])) == (0 if crash == "before" else 150)
     go(hg, spark, tmp_path, spec(path, "rows_per_batch = 150"))
     assert sorted(r["seq"] for r in rows(path, ["seq"])) == list(range(1, 201))
@@ -140,6 +141,34 @@ def test_small_files_are_put_together(
     assert [r["seq"] for r in sorted(rows(path, ["seq"]), key=lambda r: r["seq"])] == list(range(1, 451))
     go(hg, spark, tmp_path, spec(path, 'partition_by = ["date"]'))  # a compaction does not hide how far it was
     assert len(rows(path, ["seq"])) == 450
+
+
+def test_compaction_is_done_by_tasks_some_files_at_a_time(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = hg.stream("orders", create=True, lanes=4, lane_by="channel")
+    tenants = [None, "b/ü %2F"]
+    stream.send_batch([headgate.Outgoing(str(n), channel=tenants[n % 2]) for n in range(36)])
+    path = tmp_path / "t"
+    parted = spec(path, 'partition_by = ["channel"]')
+    monkeypatch.setattr(compaction, "AT_ONCE", 10)
+    go(hg, spark, tmp_path, parted + "\ncompact = false\nrows_per_batch = 4")
+    assert len(DeltaTable(str(path)).file_uris()) == 18
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("rows are put together in the driver")
+
+    monkeypatch.setattr(TableOptimizer, "compact", refused)
+    go(hg, spark, tmp_path, parted)
+    assert len(DeltaTable(str(path)).file_uris()) == 18 - 9 + 1  # of ten, one would be alone
+    log = [json.loads(line) for f in (path / "_delta_log").glob("*.json") for line in f.read_text().splitlines()]
+    assert [action["remove"]["dataChange"] for action in log if "remove" in action] == [False] * 9
+    found = rows(path, ["seq", "data", "channel"])
+    assert sorted(int(r["data"]) for r in found) == list(range(36))
+    assert all(r["channel"] == tenants[int(r["data"]) % 2] for r in found)
+    stream.send("36", channel=None)
+    go(hg, spark, tmp_path, parted)
+    assert len(rows(path, ["seq"])) == 37
 
 
 def test_partitions_by_a_column(hg: headgate.Headgate, spark: Any, tmp_path: Path) -> None:

@@ -92,8 +92,9 @@ def test_a_table_partitioned_by_columns_of_the_message(
 @pytest.fixture
 def half(hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream) -> Path:
     """A hundred messages, of which the first sixty are in the lake only."""
-    send(hg, 1, 60)
-    archive_and_drop(hg, spark, tmp_path)
+    for first in (1, 21, 41):  # a file each
+        send(hg, first, first + 19)
+        archive_and_drop(hg, spark, tmp_path)
     send(hg, 61, 100)
     return tmp_path
 

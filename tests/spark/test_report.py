@@ -14,6 +14,7 @@ from conftest import wait_until
 
 import headgate
 from headgate.pipeline import parse
+from headgate.pipeline.report_units import NONE
 from headgate.pipeline.run import run
 
 
@@ -46,7 +47,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
-        if self.open and self.open[-1] in ("td", "th"):
+        if {"td", "th"} & set(self.open):
             self.rows[-1][-1] += data
 
     def row(self, *first: str) -> list[str]:
@@ -84,21 +85,54 @@ def test_volumes_sizes_dead_letters_and_consumers(hg: headgate.Headgate, spark: 
     before = hg.run('select count(*) from headgate."log_jobs.dead"', ())[0][0]
     page = report(hg, spark, tmp_path)
 
-    hour = hg.run("select to_char(min(created_at) at time zone 'utc', 'YYYY-MM-DD HH24:00') from headgate.log_jobs", ())
-    a = page.row(hour[0][0], "a<b>")
-    assert a[2] == "100"
-    assert [int(n) for n in a[5:]] == [50, 95, 99, 100]
-    assert page.row(hour[0][0], "big")[2:] == ["1", "500", "500", "500", "500", "500", "500"]
+    [a] = [row for row in page.rows if row[1:2] == ["a<b>"]]
+    assert a[2:] == ["100", "5.05 KB", "50.5 B", "50 B", "95 B", "99 B", "100 B", "0"]
+    [big] = [row for row in page.rows if row[1:2] == ["big"]]
+    assert big[2:] == ["1", *["500 B"] * 6, "0"]
     reason = page.row("no account #", "billing")
     assert int(reason[3]) == before == 3
     assert (reason[2], reason[4]) == ("a<b>", "2")
-    assert [float(s.split()[0]) > 60 for s in reason[5].split(" / ")] == [True] * 3
+    assert [s.split()[1] for s in reason[5].split(" / ")] == ["min"] * 3
+    compared = page.row("jobs")
+    assert (compared[2], compared[5:8], compared[9], compared[11]) == ("101", ["5.55 KB", "51 B", "100 B"], "97", "3")
+    assert page.row("quiet")[2:9] == ["0", NONE, NONE, "0 B", NONE, NONE, "0"]
     now = page.row("billing")
     assert (now[2], now[5], now[6], now[8]) == ("96", "1", "1", "3")
-    assert re.fullmatch(r"[\d.e-]+ s / [\d.e-]+ s / [\d.e-]+ s", now[3])
+    assert re.fullmatch(r"[\d.]+ (s|min) / [\d.]+ (s|min) / [\d.]+ (s|min)", now[3])
     assert "There were no messages in this time." in page.text
-    assert page.references == []
+    assert page.references == ["#stream-1", "#stream-2"]
     assert "not in this report" in page.text
+
+
+def seconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"ms": 0.001, "s": 1, "min": 60}[unit]
+
+
+def test_a_year_of_a_lake_by_week_and_an_hour_by_minute(hg: headgate.Headgate, spark: Any, tmp_path: Path) -> None:
+    """Real tables; the streams have their last messages, and what is older is in archives."""
+    for n, (name, days) in enumerate((("orders", 365), ("clicks", 200)), 1):
+        stream = hg.stream(name, create=True)
+        stream.send_batch([(f"k{day % 40}", "x" * (100 + day)) for day in range(days)])
+        hg.run(
+            f"with aged as (update headgate.message_{n} set created_at = "
+            "timestamptz '2026-11-01 12:00Z' - (seq - 1) * interval '1 day' returning 1) select count(*) from aged",
+            (),
+        )
+        text = f'kind = "archive"\nname = "{name}"\nstream = "{name}"\nto = "{tmp_path / name}"\npartition_by = []'
+        run(parse(text), hg, spark, directory=tmp_path / "state")
+    page = report(hg, spark, tmp_path, "history = true")
+    assert "Messages by week and stream" in page.text
+    assert page.row("orders")[2:6] == ["365", "0.98/d", "1/d", "103 KB"]  # of 53 weeks
+    assert page.row("orders")[9] == NONE  # nobody reads it
+    assert page.row("clicks")[2] == "200"
+    assert abs(int(page.row("orders")[8]) - 40) <= 4
+    weeks = [row for row in page.rows if row[1:3] == ["no channel", "7"]]
+    assert 70 < len(weeks) <= 81
+    assert "Nov 2025" in page.text
+    near = report(hg, spark, tmp_path, "history = true", 'since = "2026-11-01T11:30"', 'until = "2026-11-01T12:29"')
+    assert near.row("orders")[2] == "1"
+    assert "1 messages" in near.text
 
 
 def test_latencies_of_a_sample(hg: headgate.Headgate, spark: Any, tmp_path: Path) -> None:
@@ -115,11 +149,12 @@ def test_latencies_of_a_sample(hg: headgate.Headgate, spark: Any, tmp_path: Path
     with running(handle):
         wait_until(lambda: jobs.consumer("c").info().lag == 0)
     page = report(hg, spark, tmp_path)
-    [row] = [row for row in page.rows if row[1:4] == ["c", "-", "10"]]
-    assert row[6] == "10.0%"
-    work = [float(part.split()[0]) for part in row[5].split(" / ")]
-    taken = [float(part.split()[0]) for part in row[4].split(" / ")]
-    assert all(0.02 <= w <= t for w, t in zip(work, taken, strict=True))
+    found = [row for row in page.rows if row[1:3] == ["c", "no channel"]]
+    assert sum(int(row[3]) for row in found) == 10
+    assert sum(int(row[3]) * float(row[6].removesuffix("%")) for row in found) == pytest.approx(100, abs=2)
+    for row in found:
+        work, taken = ([seconds(part) for part in row[n].split(" / ")] for n in (5, 4))
+        assert all(0.02 <= w <= t for w, t in zip(work, taken, strict=True))
     assert "of the samples that workers took" in page.text
 
 

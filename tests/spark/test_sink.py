@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import headgate
 from spark.frames import arriving, contents, copying, finish
@@ -80,8 +81,9 @@ def test_bad_targets(spark: Any, hg: headgate.Headgate, copy: headgate.Stream) -
     for options, said in [({"writer": "w"}, "go together"), ({"writer": "w", "batch": "x"}, "is a number")]:
         with pytest.raises(Exception, match=said):
             write(frame, hg, **options)
-    with pytest.raises(Exception, match="does not exist"):
+    with pytest.raises(AnalysisException, match='StreamNotFound: stream "nowhere" does not exist') as caught:
         write(frame, hg, "nowhere")
+    assert "org.apache.spark" not in str(caught.value)
     with pytest.raises(Exception, match="cannot be overwritten"):
         frame.write.format("headgate").options(url=hg.url, stream="copy").mode("overwrite").save()
 

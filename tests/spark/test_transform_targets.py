@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from calls import Db, column
+from deltalake import DeltaTable
 
 import headgate
 from headgate.errors import Error
@@ -77,6 +81,66 @@ def test_into_a_lake(hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: 
     found = sorted(rows(path, ["n", "key", "s"]), key=lambda r: r["n"])
     assert [r["n"] for r in found] == list(range(7))
     assert found[5] == {"n": 5, "key": "k2", "s": {"a": 5}}
+
+
+TYPES = """
+select created_at, cast(created_at as timestamp_ntz) as ntz, cast('2026-01-02' as date) as day, binary('ab') as raw,
+  cast(1 as tinyint) as small, float(1.5) as half, cast(1 as decimal(38, 9)) as price, map('a', created_at) as named,
+  array(created_at, null) as times, array(struct(1 as a, map('k', array(2.5)) as m)) as deep, key as seq,
+  struct(created_at, struct(cast('x' as varchar(3)) as inner) as s) as nested, cast(null as string) as nothing
+from messages"""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_every_type_that_a_lake_can_hold(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, zone: str
+) -> None:
+    path = tmp_path / "lake"
+    text = spec(f'to_lake = "{path}"', sql=TYPES.replace("\n", " "))
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        go(hg, spark, tmp_path, text)
+        orders.send({"n": 6}, key="k0")
+        go(hg, spark, tmp_path, text)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    names = [f.name for f in DeltaTable(str(path)).schema().fields]
+    found = rows(path, names)
+    assert len(found) == 7
+    sent = sorted(at for (at,) in hg.run("select created_at from headgate.log_orders", ()))
+    assert sorted(r["created_at"] for r in found) == sent
+    row = found[0]
+    at = row["created_at"]
+    assert row["ntz"] == at.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    assert (row["raw"], row["small"], row["half"], row["price"]) == (b"ab", 1, 1.5, Decimal(1))
+    assert (row["day"], row["named"], row["times"]) == (date(2026, 1, 2), [("a", at)], [at, None])
+    assert row["deep"] == [{"a": 1, "m": [("k", [Decimal("2.5")])]}]
+    assert row["nested"] == {"created_at": at, "s": {"inner": "x"}}
+    assert row["nothing"] is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("select interval '1' day as i from messages", "i is interval day, which a table of the lake cannot hold"),
+        ("select array(interval '1' month) as i from messages", "i is interval month"),
+        ("select struct(parse_json('1') as v) as s from messages", "s.v is variant"),
+        ("select null as n from messages", "n is void"),
+        ("select make_interval(1) as n from messages", "n is interval"),
+        ("select key, data.n as KEY from messages", "two columns KEY"),
+        ("select key as `a b` from messages", 'a table cannot have a column "a b"'),
+        ("select color from messages", "color"),
+        ("selec key from messages", "selec"),
+    ],
+)
+def test_what_a_lake_cannot_hold_is_said_and_nothing_is_made(
+    hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, sql: str, problem: str
+) -> None:
+    with pytest.raises(headgate.InvalidArgument, match=problem) as caught:
+        go(hg, spark, tmp_path, spec(f'to_lake = "{tmp_path / "lake"}"', sql=sql))
+    assert caught.value.hint
+    assert "run it again" not in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_does_not_fit_is_said(

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 
 from .. import schema, statements
-from ..connections import Row, literals, run_async
-from ..encoding import interval, whole
+from ..connections import Row, database_name, literals, run_async
+from ..encoding import dump_json, interval, json_encoder, whole
 from ..errors import (
     Conflict,
     ConnectionFailed,
+    ConsumerNotFound,
     Error,
     InvalidArgument,
     NotAllowed,
-    SchemaMissing,
+    NotOverHttp,
     StreamNotFound,
     from_database,
     is_uprooted,
@@ -31,16 +34,20 @@ from ..worker_options import WorkerOptions
 from .consumer import AsyncConsumer
 from .insights import AsyncInsights
 from .message import AsyncMessage
-from .pooled import AsyncPooledConnection
+from .migrating import WAIT, in_the_way, installed, migrate
+from .pooled import AsyncPool, AsyncPooledConnection
 from .sources import AsyncSources
 from .stream import AsyncStream
+from .suggesting import suggest
 
 if TYPE_CHECKING:
     from ..embedded import EmbeddedServer
     from ..maintenance import AsyncMaintenance
     from ..worker import AsyncWorker
+    from .transport import AsyncTransport
 
 
+CLOSING = 0.2  # seconds for what the pool has under way, such as connecting to a database that does not answer
 TRIES = 3  # of a statement whose stream is dropped, and perhaps made again, at this moment
 
 
@@ -48,12 +55,16 @@ class AsyncHeadgate:
     """A database with Headgate in it. Making one connects to nothing; `open` (or `headgate.connect_async`) does.
 
     Without a URL it starts or joins a private PostgreSQL in `./.headgate`, or in `directory`. `pooler=True` is for a
-    transaction-mode pooler that does not know prepared statements.
+    transaction-mode pooler that does not know prepared statements. `encoder` turns objects in data that JSON has no
+    form for into some that it has, or raises TypeError: see "Data" in docs/guides/python.md. With an http or https URL
+    it calls a server, with `token` or that of $HEADGATE_TOKEN: for services that may not reach the database. `conn=`,
+    `transaction()`, `run()` and what looks after the database are NotOverHttp there.
     """
 
-    # headgate.maintenance and headgate.worker set them: those layers stand above this one
+    # headgate.maintenance and headgate.worker set them when they are first used: those layers stand above this one
     maintenance_type: ClassVar[type[AsyncMaintenance]]
     worker_type: ClassVar[type[AsyncWorker]]
+    _connection_type = AsyncPooledConnection
 
     def __init__(
         self,
@@ -63,66 +74,119 @@ class AsyncHeadgate:
         max_connections: int = 16,
         timeout: float = 30,
         pooler: bool = False,
+        token: str | None = None,
+        encoder: Callable[[Any], Any] | None = None,
     ) -> None:
+        self._dump = dump_json if encoder is None else json_encoder(encoder)
+        self.http: AsyncTransport | None = None  # the way there, where it is not a connection to the database
+        if url is not None and url.lower().startswith(("http://", "https://")):
+            from .transport import AsyncTransport
+
+            self.http = AsyncTransport(url, token, max_connections=max_connections, timeout=timeout)
+        elif token is not None:
+            raise InvalidArgument("a token is for an HTTP server", hint="give the server's URL: http://host:7376")
+        self._token = token
         self._given_url = url
         self._directory = directory
         self._max_connections = max_connections
         self._timeout = timeout
         self._pooler = pooler
         self._server: EmbeddedServer | None = None
-        self._pool: AsyncConnectionPool[AsyncPooledConnection] | None = None
+        self._pool: AsyncPool | None = None
         self.insights = AsyncInsights(self)
         self.sources = AsyncSources(self)
 
+    def __repr__(self) -> str:
+        if self.http is not None:
+            to = str(self.http)
+        elif self._given_url is not None:
+            to = database_name(self._given_url)
+        elif self._server is not None:
+            to = f"the embedded PostgreSQL in {self._server.directory}"
+        else:
+            to = "an embedded PostgreSQL"
+        return f"<{type(self).__name__}: {to}{'' if self.is_open else ', not open'}>"
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a client cannot be sent to another process: its connections stay in this one",
+            hint="connect in the other process, with the same URL",
+        )
+
     @property
     def url(self) -> str:
-        """The database's URL: the one given, or the embedded server's once it is open."""
+        """The database's URL (or the server's): the one given, or the embedded server's once it is open."""
         url = self._given_url or (self._server.url if self._server else None)
         if url is None:
             raise Error("the embedded PostgreSQL is not running", hint="call open() first, or use headgate.connect()")
         return url
 
-    async def open(self, *, migrate: bool | None = None) -> AsyncHeadgate:
+    async def open(
+        self, *, migrate: bool | None = None, wait: float = WAIT, tell: Callable[[str], None] | None = None
+    ) -> AsyncHeadgate:
         """Connects, and checks that the server and its schema fit this code.
 
-        `migrate=True` installs or upgrades the schema first. By default only an embedded server's schema is.
+        `migrate=True` installs or upgrades the schema first. By default only an embedded server's schema is. `wait` and
+        `tell` are those of `migrate`.
         """
+        if self.http is not None:
+            if migrate:
+                raise _needs_database("the schema is migrated")
+            await self.http.open()
+            return self
         if self._given_url is None and self._server is None:
-            from ..embedded import start_or_join
-
-            # async-only: begin
-            self._server = await asyncio.to_thread(start_or_join, self._directory)
-            # async-only: end
-            # sync-only: begin
-            # self._server = start_or_join(self._directory)
-            # sync-only: end
+            self._server = await self._start_or_join(self._directory)
         try:
             await self._check_server()
             if migrate or (migrate is None and self._given_url is None):
-                await self.migrate()
+                await self.migrate(wait=wait, tell=tell)
             await self._check_schema()
-            self._pool = AsyncConnectionPool(
+            self._pool = AsyncPool(
                 self.url,
-                connection_class=AsyncPooledConnection,
-                kwargs=self._settings(),
-                configure=None if self._pooler else _at_read_committed,
-                min_size=0,
-                max_size=self._max_connections,
-                open=False,
+                self._settings(),
+                size=self._max_connections,
                 timeout=self._timeout,
-                name="headgate",
-                check=None,
+                prepare=self._rejoin,
+                of=self._connection_type,
             )
-            await self._pool.open()
+            await self._pool.ready()
         except BaseException:
             await self.close()
             raise
         return self
 
+    async def _start_or_join(self, directory: Path | str | None) -> EmbeddedServer:
+        # async-only: begin
+        from ..embedded import start_or_join_async
+
+        return await start_or_join_async(directory)
+        # async-only: end
+        # sync-only: begin
+        # from ..embedded import start_or_join
+        #
+        # return start_or_join(directory)
+        # sync-only: end
+
+    async def _rejoin(self) -> None:
+        """In a forked child: uses the embedded server on its own account, so that it does not end with the parent."""
+        if self._server is not None and not self._server.is_ours:
+            self._server = await self._start_or_join(self._server.directory)
+
+    async def _reconnect(self) -> None:
+        """Gives all connections up: who waits for one fails, and nobody waits for the pool's next try."""
+        await self._own_pool.replace()
+
+    async def _probe(self, seconds: int) -> None:
+        """Raises what keeps us from connecting."""
+        async with await self._connect(seconds):
+            pass
+
     async def close(self) -> None:
         """Gives the connections back, and leaves the embedded server if there is one."""
+        if self.http is not None:
+            await self.http.close()
         if self._pool is not None:
-            await self._pool.close()
+            await self._pool.close(timeout=CLOSING)
             self._pool = None
         if self._server is not None:
             server, self._server = self._server, None
@@ -134,34 +198,26 @@ class AsyncHeadgate:
             # sync-only: end
 
     async def __aenter__(self) -> AsyncHeadgate:
-        return self if self._pool is not None else await self.open()
+        return self if self.is_open else await self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
-    async def migrate(self) -> int:
-        """Installs or upgrades the schema; returns the migration it is at. Safe to run from many processes at once."""
+    async def migrate(self, *, wait: float = WAIT, tell: Callable[[str], None] | None = None) -> int:
+        """Installs or upgrades the schema; returns the migration it is at. Safe to run from many processes at once.
+
+        While a transaction is in its way it waits, up to `wait` seconds, holding nobody else up; `tell` is told who it
+        is (by default the log `headgate.migrate`). Conflict after that. A newer schema is left as it is.
+        """
         async with await self._connect() as conn:
-            try:
-                async with conn.transaction():
-                    await conn.execute(schema.LOCK)
-                    version, digest = await _installed(conn)
-                    if version <= schema.newest_migration() and (version, digest) != (
-                        schema.newest_migration(),
-                        schema.digest(),
-                    ):
-                        await conn.execute(schema.install_sql(version).encode())
-            except psycopg.Error as error:
-                ours = from_database(error)
-                if isinstance(ours, NotAllowed):
-                    ours.hint = (
-                        "migrate as the owner of the schema headgate, "
-                        "or, the first time, as a role with CREATE on the database"
-                    )
-                raise ours or error from error
-        return max(version, schema.newest_migration())
+            return await migrate(conn, wait, tell)
+
+    async def in_the_way(self) -> list[str]:
+        """Who has a transaction open that `migrate` would have to wait for, if it has to alter tables."""
+        async with await self._connect() as conn:
+            return await in_the_way(conn)
 
     async def stream(
         self,
@@ -231,6 +287,9 @@ class AsyncHeadgate:
 
         Workers do it too, where their role may, and `headgate up`. Any number may run at once.
         """
+        if self.http is not None:
+            raise _needs_database("maintenance is done")
+        import_module("headgate.maintenance")
         return self.maintenance_type(self, interval)
 
     @overload
@@ -259,6 +318,8 @@ class AsyncHeadgate:
         `m.consumer` tells which it is; or pass a dict of consumers and handlers. The rest is as in `consumer.worker`.
         """
 
+        import_module("headgate.worker")
+
         def make(handler: Any) -> AsyncWorker:
             worker = self.worker_type(consumers, handler, **options)
             if worker.consumer.hg is not self:
@@ -278,6 +339,8 @@ class AsyncHeadgate:
 
         A statement without a result answers an empty list. `binary` results are read faster when there are many.
         """
+        if self.http is not None:
+            return await self.http.run(query, params, conn)
         for left in range(TRIES - 1, -1, -1):
             try:
                 return await self._run(query, params, conn, binary)
@@ -290,6 +353,10 @@ class AsyncHeadgate:
                         ours = await self._uprooted(params[0]) or ours
                 if ours is None or ours is error:
                     raise
+                if isinstance(ours, (StreamNotFound, ConsumerNotFound)) and conn is None:
+                    await suggest(self, ours, params)
+                if isinstance(ours, NotAllowed):
+                    ours.hint = schema.needed_role(query) or ours.hint
                 raise ours from error
         raise AssertionError
 
@@ -309,34 +376,43 @@ class AsyncHeadgate:
         )
 
     async def _run(self, query: str, params: Sequence[Any], conn: Any, binary: bool) -> list[Row]:
-        try:
-            if conn is not None:
-                return await run_async(conn, query, params)
-            # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
-            own = await self.pool.getconn()
-            try:
-                return await own.rows(query, literals(params), prepare=None if self._pooler else True, binary=binary)
-            finally:
-                await self.pool.putconn(own)
-        except PoolTimeout as error:
-            raise ConnectionFailed(
-                f"no connection to the database within {self._timeout:g} s",
-                hint="is PostgreSQL running and below its max_connections? the call can be repeated",
-            ) from error
+        if conn is not None:
+            return await run_async(conn, query, params)
+        prepare = None if self._pooler else True
+        return await self._own_pool.run(query, literals(params), prepare=prepare, binary=binary)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open: calls can be made."""
+        return self._pool is not None if self.http is None else self.http.is_open
 
     @property
     def pool(self) -> AsyncConnectionPool[AsyncPooledConnection]:
-        """The connections; open."""
+        """The connections, open: `async with hg.pool.connection() as conn` takes one for a transaction of your own."""
+        # async-only: begin
+        return self._own_pool.now
+        # async-only: end
+        # sync-only: begin
+        # return self._own_pool.ready()
+        # sync-only: end
+
+    @property
+    def _own_pool(self) -> AsyncPool:
+        if self.http is not None:
+            raise _needs_database("transactions are made")
         if self._pool is None:
-            raise Error("this Headgate is not open", hint="use headgate.connect(), or call open() first")
+            # (closed meanwhile, perhaps, by a worker that begins anew: its calls may be repeated)
+            raise ConnectionFailed("this Headgate is not open", hint="use headgate.connect(), or call open() first")
         return self._pool
 
     def _settings(self) -> dict[str, Any]:
         return {"autocommit": True, "prepare_threshold": None if self._pooler else 5, "application_name": "headgate"}
 
-    async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
+    async def _connect(self, seconds: float | None = None) -> AsyncConnection[tuple[Any, ...]]:
+        if self.http is not None:
+            raise _needs_database("the schema is looked after")
         try:
-            timeout = max(2, int(self._timeout))  # libpq's least; 0 would mean to wait for ever
+            timeout = max(2, int(seconds or self._timeout))  # libpq's least; 0 would mean to wait for ever
             return await AsyncConnection.connect(self.url, **self._settings(), connect_timeout=timeout)
         except psycopg.ProgrammingError:  # it quotes the part it cannot read, which may be the password
             raise InvalidArgument(
@@ -353,31 +429,12 @@ class AsyncHeadgate:
 
     async def _check_schema(self) -> None:
         async with await self._connect() as conn:
-            if (error := schema.check(*await _installed(conn))) is not None:
+            if (error := schema.check(await installed(conn))) is not None:
                 raise error
 
 
-async def _at_read_committed(conn: AsyncConnection[Any]) -> None:
-    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way.
-
-    (Not behind a pooler, where it would stay with the connection for others.)
-    """
-    await conn.execute("set default_transaction_isolation = 'read committed'")
-
-
-async def _installed(conn: AsyncConnection[tuple[Any, ...]]) -> tuple[int, str | None]:
-    """The database's last migration (0: none) and the digest of its functions."""
-    try:
-        async with conn.transaction():
-            row = await (await conn.execute(schema.INSTALLED)).fetchone()
-    except psycopg.Error as error:
-        ours = from_database(error)
-        if isinstance(ours, SchemaMissing):
-            return 0, None
-        if isinstance(ours, NotAllowed):
-            raise NotAllowed(
-                "this database role may not use Headgate",
-                hint="grant it headgate_owner, headgate_producer, headgate_consumer or headgate_monitor",
-            ) from error
-        raise ours or error from error
-    return (row[0] or 0, row[1]) if row else (0, None)
+def _needs_database(what: str) -> NotOverHttp:
+    return NotOverHttp(
+        f"{what} in the database itself, which a client over HTTP does not reach",
+        hint="connect to the database for this: headgate.connect('postgresql://…')",
+    )

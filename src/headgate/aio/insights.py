@@ -29,12 +29,14 @@ from ..types import (
     StreamInfo,
     WorkerInfo,
 )
+from .suggesting import suggest
 
 if TYPE_CHECKING:
     from .client import AsyncHeadgate
 
 
-CREATE_STREAM = "create it with hg.stream(name, create=True)"
+CREATE_STREAM = "create it with hg.stream(name, create=True); hg.streams() lists those that there are"
+CREATE_CONSUMER = "create it with stream.consumer(name, create=True); stream.consumers() lists those that there are"
 
 
 class AsyncInsights:
@@ -51,7 +53,9 @@ class AsyncInsights:
         """One stream."""
         for row in await self._hg.run(statements.STREAMS, (name, name)):
             return _stream(row)
-        raise StreamNotFound(f'stream "{name}" does not exist', hint=CREATE_STREAM)
+        error = StreamNotFound(f'stream "{name}" does not exist', hint=CREATE_STREAM)
+        await suggest(self._hg, error, (name,))
+        raise error
 
     async def consumers(self, stream: str | None = None) -> list[ConsumerInfo]:
         """All consumers, or those of a stream."""
@@ -65,9 +69,9 @@ class AsyncInsights:
         for row in await self._hg.run(statements.CONSUMERS, (stream, stream, name, name)):
             return _consumer(row)
         await self._check_stream(stream)
-        raise ConsumerNotFound(
-            f'stream "{stream}" has no consumer "{name}"', hint="create it with stream.consumer(name, create=True)"
-        )
+        error = ConsumerNotFound(f'stream "{stream}" has no consumer "{name}"', hint=CREATE_CONSUMER)
+        await suggest(self._hg, error, (stream, name))
+        raise error
 
     async def channels(
         self,
@@ -107,11 +111,7 @@ class AsyncInsights:
 
     async def _check_stream(self, name: str) -> None:
         """StreamNotFound when there is none of this name. Its figures, which cost more, are not asked for."""
-        try:
-            await self._hg.run(statements.STREAM_SETTINGS, (name,))
-        except StreamNotFound as error:
-            error.hint = CREATE_STREAM
-            raise
+        await self._hg.run(statements.STREAM_SETTINGS, (name,))
 
     async def message(self, stream: str, seq: int) -> list[MessageState]:
         """The state of one message for each consumer of its stream."""
@@ -192,8 +192,9 @@ class AsyncInsights:
 
         What lasts longer than `patience` (seconds) is reported: an open transaction, a consumer that stands still.
         """
-        [(server, migration, digest)] = await self._hg.run(statements.VERSIONS, ())
-        skew = [_ailment("version", e) for e in (schema.check_server(server), schema.check(migration, digest)) if e]
+        [(server, *installed)] = await self._hg.run(statements.VERSIONS, ())
+        errors = (schema.check_server(server), schema.check(schema.Installed(*installed)))
+        skew = [_ailment("version", e) for e in errors if e]
         try:
             rows = await self._hg.run(statements.DOCTOR, (interval(patience),))
         except NotAllowed as error:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from .. import statements, tracing
 from ..connections import Array
-from ..encoding import checked_text, dump_json, encode, interval, whole
+from ..encoding import T, checked_text, decoder, dump_json, encode, interval, whole
 from ..errors import InvalidArgument
+from ..parameters import as_delay, as_filter, as_position, is_absolute
 from ..types import (
     ArchiveInfo,
     Attempt,
@@ -23,7 +24,7 @@ from ..types import (
     StoredMessage,
     StreamInfo,
 )
-from .consumer import AsyncConsumer, as_filter
+from .consumer import AsyncConsumer
 
 if TYPE_CHECKING:
     from .client import AsyncHeadgate
@@ -48,15 +49,17 @@ class AsyncStream:
         channel: str | None = None,
         delay: float | timedelta | None = None,
         id: str | None = None,
+        deliver_at: datetime | str | None = None,
         conn: Any = None,
     ) -> int:
         """Sends one message; returns its seq. With `conn` it joins the caller's transaction.
 
         A message with an `id` that was sent before, within the stream's dedup window, is not appended again: the first
-        one's seq is returned. It is delivered `delay` seconds from now at the earliest. In a stream with lanes by
-        channel, `channel` is the tenant it belongs to.
+        one's seq is returned. It is delivered `delay` seconds from now at the earliest, or at `deliver_at`, a time with
+        a zone. In a stream with lanes by channel, `channel` is the tenant it belongs to.
         """
-        seqs = await self._send([Outgoing(data, key, headers, delay, id, channel)], None, conn, batch=False)
+        message = Outgoing(data, key, headers, delay, id, channel, deliver_at)
+        seqs = await self._send([message], None, conn, batch=False)
         return seqs[0]
 
     async def send_batch(self, messages: Iterable[Any], *, key: str | None = None, conn: Any = None) -> list[int]:
@@ -69,8 +72,9 @@ class AsyncStream:
 
     async def _send(self, messages: Iterable[Any], key: str | None, conn: Any, *, batch: bool) -> list[int]:
         with tracing.sending(self.name) as span:
-            params = (self.name, *columns(messages, key, None if span is None else span.carried))
-            seqs = list((await self.hg.run(statements.SEND_BATCH, params, conn))[0][0])
+            sent = columns(messages, key, None if span is None else span.carried, self.hg._dump)
+            query = statements.SEND_BATCH_AT if is_absolute(sent[4]) else statements.SEND_BATCH
+            seqs = list((await self.hg.run(query, (self.name, *sent), conn))[0][0])
             if span is not None:
                 span.sent(seqs, batch=batch)
             return seqs
@@ -87,14 +91,15 @@ class AsyncStream:
         max_deliver: int | None = None,
         max_ack_pending: int | None = None,
         backoff: Backoff | None = None,
-        start: str | int | None = None,
+        start: str | int | datetime | None = None,
         max_concurrency: int | None = None,
         release_interval: float | timedelta | None = None,
         leased: bool | None = None,
         lease_time: float | timedelta | None = None,
         max_waiting: int | None = None,
         push: Push | None = None,
-    ) -> AsyncConsumer:
+        type: type[T] | None = None,
+    ) -> AsyncConsumer[T]:
         """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
 
         An existing one is left as it is, wherever it stands: SettingsDiffer when a setting that is given is not its
@@ -103,14 +108,19 @@ class AsyncStream:
 
         `filter` keeps keys like `orders.*.created` or `orders.>`. `order="key"` hands out a message of a key only once
         the earlier ones of that key are done. `backoff` is seconds, a list of seconds, or {"first", "factor", "max",
-        "jitter"}.
-        `start` is "beginning", "end", a seq, or a time. Of each channel (or key, by the stream's `lane_by`) at most
-        `max_concurrency` messages are in flight, and one is handed out per `release_interval`; `set_channel` gives one
-        its own limits. `leased` gives each lane to one worker at a time, which must be seen every `lease_time`.
+        "jitter"}. `start` is "beginning", "end", a seq, or a time with a zone.
+
+        Of each channel (or key, by the stream's `lane_by`) at most `max_concurrency` messages are in flight, and one is
+        handed out per `release_interval`; `set_channel` gives one its own limits. `leased` gives each lane to one
+        worker at a time, which must be seen every `lease_time`.
 
         At most `max_waiting` long polls wait at one HTTP server. With `push` the HTTP server posts each message to a
         URL: {"url", "secret"}, and perhaps "concurrency", "timeout" (seconds) and "headers".
+
+        With `type` the data of its messages are objects of it: a dataclass, a msgspec Struct, a TypedDict, a pydantic
+        model or a plain type. `m.data` of a message that is something else raises DataInvalid; it stays unsettled.
         """
+        decode = None if type is None else decoder(type)
         if create:
             params = (
                 self.name,
@@ -121,7 +131,7 @@ class AsyncStream:
                 whole(max_deliver, "max_deliver"),
                 whole(max_ack_pending, "max_ack_pending"),
                 None if backoff is None else dump_json(backoff),
-                None if start is None else str(start),
+                as_position(start),
                 whole(max_concurrency, "max_concurrency"),
                 interval(release_interval),
                 leased,
@@ -145,6 +155,7 @@ class AsyncStream:
             lease_time=lease,
             slot_modulus=modulus,
             max_waiting=waiting,
+            decode=decode,
         )
 
     async def consumers(self) -> list[str]:
@@ -246,27 +257,34 @@ class AsyncStream:
         return int((await self.hg.run(statements.TICK, (self.name,)))[0][0])
 
 
-def columns(messages: Iterable[Any], key: str | None, carried: tracing.Carried | None) -> list[Array | None]:
+def columns(
+    messages: Iterable[Any], key: str | None, carried: tracing.Carried | None, dump: Callable[[Any], str]
+) -> list[Array | None]:
     """Messages as the engine takes them: data, keys, headers, channels, delays and ids; None where nobody has one."""
+    if isinstance(messages, (str, bytes, bytearray, memoryview, dict)) or not isinstance(messages, Iterable):
+        raise InvalidArgument(
+            f"send_batch takes several messages, not a single {type(messages).__name__}",
+            hint="pass a list of them, or send() this one",
+        )
     datas: Array = Array()
     keys: Array = Array()
     rest: dict[int, tuple[str | None, ...]] = {}  # headers, channel, delay and id, of those that have any
     for i, m in enumerate(messages):
         if type(m) is dict and not carried:  # the usual case
-            datas.append(dump_json(m))
+            datas.append(dump(m))
             keys.append(key)
             continue
         headers, channel, delay, id = None, None, None, None
         if isinstance(m, Outgoing):
             data, own_key, headers = m.data, key if m.key is None else m.key, m.headers
-            channel, delay, id = m.channel, m.delay, m.id
+            channel, delay, id = m.channel, as_delay(m.delay, m.deliver_at), m.id
         elif isinstance(m, tuple):
             if len(m) != 2:
                 raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
             own_key, data = m
         else:
             data, own_key = m, key
-        text, headers = encode(data, headers)
+        text, headers = encode(data, headers, dump)
         headers = tracing.carry(headers, carried)
         datas.append(text)
         keys.append(own_key if own_key is None or type(own_key) is str else checked_text(own_key, "key"))
@@ -274,7 +292,7 @@ def columns(messages: Iterable[Any], key: str | None, carried: tracing.Carried |
             rest[i] = (
                 dump_json(headers) if headers else None,
                 checked_text(channel, "channel"),
-                interval(delay),
+                delay,
                 checked_text(id, "id"),
             )
     more: list[Array | None] = [None] * 4

@@ -21,7 +21,10 @@ _FILL = {  # by side, and what its lanes are named by
     ("headgate", None): b"select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]))",
     ("headgate", "channel"): b"""
         select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]), channels => array(
-          select 'name ' || mod(%(start)s::bigint + i, %(names)s) from generate_series(1, %(n)s) i))""",
+          select 'name ' || mod(%(start)s::bigint + i, %(names)s) from generate_series(1, %(n)s) i),
+          keys => case when %(keys)s::bigint > 0 then array(
+            select 'key ' || mod(%(start)s::bigint + i, %(names)s * %(keys)s::bigint)
+              from generate_series(1, %(n)s) i) end)""",
     ("headgate", "key"): b"""
         select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]), keys => array(
           select 'name ' || mod(%(start)s::bigint + i, %(names)s) from generate_series(1, %(n)s) i))""",
@@ -57,7 +60,8 @@ def create(place: Place, consumers: Sequence[str] = ("workers",)) -> None:
                 stream = hg.stream(place.queue, create=True, lane_by=place.lanes.by)
             for name in consumers:
                 stream.consumer(
-                    name, create=True, order="key" if place.lanes and place.lanes.by == "key" else "none",
+                    name, create=True,
+                    order="key" if place.lanes and (place.lanes.by == "key" or place.lanes.keys) else "none",
                     max_concurrency=place.lanes.max_concurrency if place.lanes else None,
                 )  # fmt: skip
         return
@@ -102,7 +106,8 @@ def fill(place: Place, count: int, *, start: int = 0, limit_seconds: float = 600
         nonlocal left, done
         lanes = place.lanes
         query = _FILL["headgate" if place.kind == "headgate" else "pgmq", lanes.by if lanes else None]
-        params = {"queue": place.queue, "data": dump_json(messages(1)[0]), "names": lanes.count if lanes else 1}
+        params = {"queue": place.queue, "data": dump_json(messages(1)[0]), "names": lanes.count if lanes else 1,
+                  "keys": (lanes.keys or 0) if lanes else 0}  # fmt: skip
         with psycopg.connect(place.url, autocommit=True) as connection:
             while time.monotonic() < deadline:
                 with lock:

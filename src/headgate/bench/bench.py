@@ -12,7 +12,7 @@ from . import backlog
 from .crew import Crew, Tally, Task
 from .plan import Plan
 from .server import Server
-from .sides import Kind, Lanes, Place, Read
+from .sides import Acks, Kind, Lanes, Place, Read
 
 _numbers = itertools.count(1)
 
@@ -34,11 +34,19 @@ class Bench:
         """The queues that are compared."""
         return ("headgate", "pgmq_sql", "pgmq_client") if self.server.pgmq_url else ("headgate",)
 
-    def place(self, kind: Kind, *, spare: bool = False, lanes: Lanes | None = None, read: Read = "read") -> Place:
+    def place(
+        self,
+        kind: Kind,
+        *,
+        spare: bool = False,
+        lanes: Lanes | None = None,
+        read: Read = "read",
+        by_sql: Acks | None = None,
+    ) -> Place:
         """Where a queue can be made, in the spare database on demand."""
         url = self.server.pgmq_url if kind.startswith("pgmq") else self.server.headgate_url
         url = self.server.spare_url if spare else url or ""
-        return Place(kind, url, f"bench_{next(_numbers)}", lanes=lanes, read=read)
+        return Place(kind, url, f"bench_{next(_numbers)}", lanes=lanes, read=read, by_sql=by_sql)
 
     @contextmanager
     def made(self, places: dict[str, Place]) -> Iterator[dict[str, Place]]:

@@ -16,7 +16,7 @@ from .results import Result, compare
 from .sides import Place
 
 _BATCH = 100
-_TARGET = 5.0
+_TARGET = 3.0
 
 
 def fanout(bench: Bench) -> list[Result]:

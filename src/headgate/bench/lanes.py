@@ -12,7 +12,8 @@ from .sides import Lanes, Read
 _WORKERS = 4
 _BATCH = 100
 _CAP = 5
-_CHANNELS_TARGET, _CAPPED_TARGET = 0.2, 0.18
+_CHANNELS_TARGET, _CAPPED_TARGET = 0.35, 0.18
+_KEYS_EACH, _KEYS_TARGET = 20, 0.5  # of a channel; of the speed without order
 _IDLE_TARGET = 0.85
 _BUSY = ((1, 1), (10, _WORKERS))  # busy channels, workers: one lane is read by one worker at a time
 _FEW_CHANNELS = 10
@@ -27,6 +28,7 @@ def channels(bench: Bench) -> list[Result]:
     places = {
         "fair": bench.place("headgate", lanes=Lanes("channel", n)),
         "capped": bench.place("headgate", lanes=Lanes("channel", n, max_concurrency=_CAP)),
+        "ordered": bench.place("headgate", lanes=Lanes("channel", n, keys=_KEYS_EACH)),
         "plain": bench.place("headgate"),
     }
     with bench.made(places):
@@ -36,6 +38,9 @@ def channels(bench: Bench) -> list[Result]:
         params: dict[str, int | str] = {"channels": n, "max_concurrency": cap, "batch": _BATCH, "workers": _WORKERS}
         figures = {"headgate": found[name], "baseline": found["plain"]}
         results.append(compare("channels", params, figures, unit="msg/s", against="baseline", target=target))
+    figures = {"headgate": found["ordered"], "baseline": found["fair"]}
+    params = {"channels": n, "keys": n * _KEYS_EACH, "order": "key", "batch": _BATCH, "workers": _WORKERS}
+    results.append(compare("channels", params, figures, unit="msg/s", against="baseline", target=_KEYS_TARGET))
     return results
 
 

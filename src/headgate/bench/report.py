@@ -18,6 +18,11 @@ SDK_TITLES = {
         "Consuming a backlog",
         "Received, read and acked. Workers are processes that share one consumer, or one pgmq queue.",
     ),
+    "sql": (
+        "Consuming by plain SQL",
+        "Both by their SQL functions alone, with `synchronous_commit = on`, acking each message by its id: Headgate "
+        "with the next receive, or in a call of its own as pgmq does.",
+    ),
     "fanout": (
         "Fan-out",
         "Everything to three consumers, from the first send to the last ack. pgmq's topics write to three queues.",
@@ -35,7 +40,7 @@ SDK_TITLES = {
     "channels": (
         "Fair channels",
         "Lanes by channel, all of them with work, so that a batch is shared between many of them; baseline is a stream "
-        "with hashed lanes.",
+        "with hashed lanes, and of keys kept in order the same channels without order.",
     ),
     "idle": (
         "Idle lanes",

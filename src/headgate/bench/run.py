@@ -20,11 +20,12 @@ from .latency import latency
 from .plan import Plan
 from .results import Result, Run, machine
 from .server import databases_on, pgmq_version, temporary_server
-from .throughput import consume, publish
+from .throughput import by_sql, consume, publish
 
 BENCHMARKS: dict[str, Callable[[Bench], list[Result]]] = {
     "publish": publish,
     "consume": consume,
+    "sql": by_sql,
     "fanout": fanout,
     "latency": latency,
     "backlog": deep_backlog,

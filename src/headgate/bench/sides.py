@@ -3,7 +3,7 @@
 Every side is given the same dicts to publish and gives its worker the same dicts to work on; all go through psycopg 3
 with prepared statements and commit each batch. pgmq is measured twice: through its own Python client, and called as
 plain SQL with arrays and JSON written and read the way Headgate's SDK does it, much faster than psycopg's, so that
-engines are compared.
+engines are compared. So is Headgate where a benchmark asks for it: its functions called directly, every commit durable.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .plan import LANES, MESSAGE_BYTES
 
 Kind = Literal["headgate", "pgmq_sql", "pgmq_client", "copy"]
 Read = Literal["read", "read_grouped", "read_grouped_head"]
+Acks = Literal["with receive", "apart"]
 Batch = list[dict[str, Any]]
 
 VISIBILITY_SECONDS = 30  # pgmq's vt; Headgate's ack_wait has the same default
@@ -38,6 +39,7 @@ class Lanes:
     by: Literal["channel", "key"]
     count: int
     max_concurrency: int | None = None
+    keys: int | None = None  # of each channel, kept in order; none when there are none
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Place:
     topic: str | None = None  # pgmq: publish to every queue bound to it
     lanes: Lanes | None = None  # Headgate: lanes by hash when there are none; pgmq: groups
     read: Read = "read"  # pgmq: the function that its workers call
+    by_sql: Acks | None = None  # Headgate: its functions called directly, not by its SDK; and how it is told of acks
 
 
 class Side(Protocol):
@@ -71,7 +74,7 @@ class Side(Protocol):
 def open_side(place: Place) -> Side:
     """Connects."""
     if place.kind == "headgate":
-        return HeadgateSide(place)
+        return HeadgateSql(place) if place.by_sql else HeadgateSide(place)
     if place.kind == "pgmq_sql":
         return PgmqSql(place)
     if place.kind == "pgmq_client":
@@ -122,6 +125,56 @@ class HeadgateSide:
 
     def close(self) -> None:
         self._hg.close()
+
+
+class HeadgateSql:
+    """Headgate's functions called directly: no transaction around them, nothing relaxed.
+
+    Acks name each message, as `pgmq.delete` does. They go along with the next receive, or are a call of their own.
+    """
+
+    _SEND = "select headgate.send_batch(%s, %s::text[])"
+    _RECEIVE = "select * from headgate.receive(%s, %s, %s, acks => %s::text[])"
+    _ACK = "select * from headgate.ack(%s, %s, %s::text[])"
+
+    def __init__(self, place: Place) -> None:
+        self._conn = psycopg.connect(place.url, autocommit=True)
+        self._decode = msgspec.json.Decoder().decode
+        self._queue, self._consumer = place.queue, place.consumer
+        self._apart = place.by_sql == "apart"
+        self._done: str | None = None
+
+    def publish(self, batch: Batch) -> list[int]:
+        texts: list[str | None] = [dump_json(m) for m in batch]
+        row = self._conn.execute(self._SEND, (self._queue, array_literal(texts)), prepare=True).fetchone()
+        return list(row[0]) if row else []
+
+    def receive(self, n: int, wait: float = 0) -> list[int]:
+        deadline, pause = time.monotonic() + wait, SHORTEST_POLL
+        while True:
+            params = (self._queue, self._consumer, n, self._done)
+            rows = self._conn.execute(self._RECEIVE, params, prepare=True).fetchall()
+            self._done = None
+            if rows:
+                break
+            if (left := deadline - time.monotonic()) <= 0:
+                return []
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, LONGEST_POLL)
+        for row in rows:
+            _work_on(self._decode(row[3]))
+        self._done = array_literal([row[0] for row in rows])
+        if self._apart:
+            self.settle()
+        return [row[1] for row in rows]
+
+    def settle(self) -> None:
+        if self._done:
+            self._conn.execute(self._ACK, (self._queue, self._consumer, self._done), prepare=True).fetchall()
+            self._done = None
+
+    def close(self) -> None:
+        self._conn.close()
 
 
 class PgmqSql:

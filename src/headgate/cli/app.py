@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
 import headgate
 
-from .exits import FAILED, HINTS, INTERRUPTED, OK, USAGE, code_of
+from ..hints import translate
+from .exits import FAILED, INTERRUPTED, OK, USAGE, code_of
 from .output import talk
 
+# Which module adds which commands. Only what is used is loaded: `headgate ack` has no use for the rest.
+MODULES = {
+    "again": ("replay", "retry"),
+    "channels": ("channel",),
+    "consumers": ("consumer",),
+    "contexts": ("context",),
+    "dead": ("dead",),
+    "discarding": ("discard",),
+    "messages": ("message", "peek"),
+    "operating": ("up", "migrate", "maintain", "doctor", "bench", "torture", "completion"),
+    "pipelines": ("pipeline",),
+    "receiving": ("receive",),
+    "sending": ("send",),
+    "settling": ("ack", "nack", "extend"),
+    "sources": ("source",),
+    "streams": ("stream",),
+    "tokens": ("token",),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Commands(click.Group):
+    """Commands whose modules are loaded when they are needed; `load` loads all."""
+
+    def load(self) -> Commands:
+        for module in MODULES:
+            import_module(f".{module}", __package__)
+        return self
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.commands:
+            home = next((module for module, names in MODULES.items() if name in names), None)
+            if home is None:  # those that may have been meant are named
+                self.load()
+            else:
+                import_module(f".{home}", __package__)
+        return super().get_command(ctx, name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self.load()
+        return super().list_commands(ctx)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(headgate.__version__, message="headgate %(version)s")
 def app() -> None:
     """A message queue and an event stream inside PostgreSQL.
@@ -26,8 +68,6 @@ def app() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
-    # An interrupted command breaks its connection off, which the pool would warn about on stderr.
-    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
     try:
         return app.main(argv, prog_name="headgate", standalone_mode=False) or OK
     except click.exceptions.NoArgsIsHelpError as error:
@@ -41,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except headgate.Error as error:
         talk(f"error: {error.message}")
-        if hint := HINTS.get(type(error), error.hint):
-            talk(f"hint: {hint}")
+        if error.hint:
+            talk(f"hint: {translate(error.hint, 'cli')}")
         return code_of(error)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED

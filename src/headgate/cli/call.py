@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +13,7 @@ import click
 
 import headgate
 
-from . import context_file
+from . import context_file, served
 from .complete import consumer_names, context_names, stream_names
 from .curl import SERVER, curl_line
 from .output import Row, facts, plain, say, say_line, say_record, say_table, talk
@@ -27,12 +25,12 @@ _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 _SHARED = (
     click.Option(
         ["--database"], metavar="URL",
-        help="The PostgreSQL database. Default: that of --context, $HEADGATE_DATABASE_URL, the context in use, or the "
-             "private server in ./.headgate.",
+        help="The PostgreSQL database, or an HTTP server (with the token $HEADGATE_TOKEN). Default: that of --context, "
+             "$HEADGATE_DATABASE_URL, the context in use, or the private server in ./.headgate.",
     ),
     click.Option(
         ["--context"], metavar="NAME", envvar="HEADGATE_CONTEXT", shell_complete=context_names,
-        help="The database of this name: see `headgate context`.",
+        help="The database or server of this name: see `headgate context`.",
     ),
 )  # fmt: skip
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
@@ -84,6 +82,25 @@ def options(*groups: tuple[Callable[[Function], Function], ...]) -> Callable[[Fu
     return decorate
 
 
+def fixed(**reasons: str) -> tuple[Callable[[Function], Function], ...]:
+    """Options of settings that cannot be changed: they are not shown, and say why and what to do instead."""
+
+    def refuse(reason: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+        def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+            if context.get_parameter_source(str(parameter.name)) is not click.core.ParameterSource.DEFAULT:
+                raise click.UsageError(f"{parameter.opts[0]} cannot be changed here: {reason}")
+
+        return callback
+
+    return tuple(
+        click.option(
+            "--" + name.replace("_", "-"), is_flag=False, flag_value="", hidden=True, expose_value=False,
+            callback=refuse(reason),
+        )
+        for name, reason in reasons.items()
+    )  # fmt: skip
+
+
 def given(settings: dict[str, Any]) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in settings.items() if value is not None}
@@ -119,27 +136,34 @@ class Call:
 
     @property
     def url(self) -> str | None:
-        """The database; None is the private server."""
-        return context_file.where(self._database, self._context).database
+        """The database, for what no HTTP server does; None is the private one."""
+        return _database(context_file.where(self._database, self._context))
 
     @property
     def named_url(self) -> str | None:
         """The database, if it was said for this run: for what should not happen to the context in use by accident."""
-        return context_file.where(self._database, self._context, in_use=False).database
+        return _database(context_file.where(self._database, self._context, in_use=False))
 
     @property
     def hg(self) -> headgate.Headgate:
-        """The database, open."""
+        """The database, or the server in front of it, open."""
         if self._hg is None:
-            url = self.url
-            embedded = Path(os.environ.get("HEADGATE_EMBEDDED_DIR") or ".headgate")
-            if url is None and not embedded.exists():
+            place = context_file.where(self._database, self._context)
+            url = place.url
+            if url is None and not served.home().exists():
                 raise headgate.Error(
                     "it is not said which database",
                     hint="give --database URL, `headgate context add` one, or start one here with `headgate up`",
                 )
-            self._hg = self._open.enter_context(headgate.connect(url))
+            quiet_pool()
+            self._hg = self._open.enter_context(headgate.connect(url, token=place.token))
         return self._hg
+
+    @property
+    def direct(self) -> headgate.Headgate:
+        """The database itself, open: for what no HTTP server does."""
+        _database(context_file.where(self._database, self._context))
+        return self.hg
 
     def curl(
         self,
@@ -155,9 +179,9 @@ class Call:
         for option, value in (without or {}).items():
             if value:
                 raise click.UsageError(f"{option} has no form as an HTTP call")
-        click.echo(
-            curl_line(context_file.where(self._database, self._context).server or SERVER, method, path, query, body)
-        )
+        place = context_file.where(self._database, self._context)
+        server = place.server or served.server_of(place.database) or SERVER
+        click.echo(curl_line(server, method, path, query, body))
         return True
 
     # answers
@@ -223,6 +247,23 @@ class Call:
             talk(f"  {number}  {name}")
         default = names[0] if len(names) == 1 else None
         return str(click.prompt(f"which {what}", value_proc=one_of(names), default=default, err=True))
+
+
+def quiet_pool() -> None:
+    """An interrupted command breaks its connection off: no warnings of the pool about that on stderr."""
+    import logging  # here: it is about the driver, and only loaded with it
+
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+
+
+def _database(place: context_file.Context) -> str | None:
+    if place.is_server:
+        raise headgate.NotOverHttp(
+            "this command needs the database itself, and this is an HTTP server",
+            hint="give --database postgresql://…, or a --context that has a database; `headgate context list` shows "
+            "which one is in use",
+        )
+    return place.database
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
 import headgate
-from headgate.types import ChannelSort
 
 from . import values
 from .app import app
@@ -22,6 +22,9 @@ COLUMNS = (
     "channel", "state", "waiting", "oldest", "in_flight", "parked", "max_concurrency", "release_interval", "delivered",
     "served_at",
 )  # fmt: skip
+if TYPE_CHECKING:
+    from headgate.types import ChannelSort
+
 SORTS = click.Choice(["waiting", "oldest", "name"])
 
 

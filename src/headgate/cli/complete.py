@@ -41,10 +41,10 @@ def _matching(
     context: click.Context, begun: str, find: Callable[[headgate.Headgate], list[str]]
 ) -> list[CompletionItem]:
     try:
-        url = context_file.where(context.params.get("database"), context.params.get("context")).database
-        if url is None:  # a private server takes too long to start
+        place = context_file.where(context.params.get("database"), context.params.get("context"))
+        if place.url is None:  # a private server takes too long to start
             return []
-        with headgate.connect(url, timeout=2) as hg:
+        with headgate.connect(place.url, timeout=2, token=place.token) as hg:
             return [CompletionItem(name) for name in find(hg) if name.startswith(begun)]
     except headgate.Error:
         return []

@@ -8,11 +8,10 @@ import click
 
 import headgate
 
-from ..webhooks import new_secret
 from . import values
 from .app import app
-from .call import Call, command, consumer_arguments, given, options, stream_argument
-from .output import about, talk
+from .call import Call, command, consumer_arguments, fixed, given, options, stream_argument
+from .output import about, facts, talk
 from .replays import offer_replay
 
 ORDERS = click.Choice(["none", "key"])
@@ -23,8 +22,8 @@ NEW = (
         help="key: hand out a message only once the earlier ones of its key are done. Default: none.",
     ),
     click.option(
-        "--start", metavar="POSITION",
-        help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z. Default: beginning.",
+        "--start", type=values.position, metavar="POSITION",
+        help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z (local without a zone). Default: beginning.",
     ),
     click.option("--leased", is_flag=True, default=None, help="Give each lane to one worker at a time."),
 )  # fmt: skip
@@ -36,7 +35,9 @@ SETTINGS = (
     click.option("--max-deliver", type=int, help="Make it a dead letter after so many attempts."),
     click.option("--max-ack-pending", type=int, help="So many messages in flight, over all workers."),
     click.option(
-        "--backoff", type=values.backoff, help="How long a failed message waits: seconds, a list, or an object."
+        "--backoff",
+        type=values.backoff,
+        help="How long a failed message waits: 30s, or 1s,10s,1m; seconds, a list of them, or an object, as JSON.",
     ),
     click.option("--max-concurrency", type=int, help="So many messages of a channel or key in flight."),
     click.option("--release-interval", type=values.time, help="One message of a channel or key in this time."),
@@ -53,6 +54,11 @@ PUSH = (
     click.option("--push-timeout", type=values.time, help="How long an answer may take. Default: 15s."),
     click.option("--push-header", type=values.header, multiple=True, help="Send it along: 'NAME: VALUE'."),
 )  # fmt: skip
+FIXED = fixed(
+    order="make another consumer with it: `headgate consumer add STREAM NAME --order key`",
+    leased="make another consumer with it: `headgate consumer add STREAM NAME --leased`",
+    start="`headgate consumer seek` moves a consumer",
+)
 CLEARABLE = (
     "filter", "max_deliver", "max_ack_pending", "backoff", "max_concurrency", "release_interval", "max_waiting", "push",
 )  # fmt: skip
@@ -117,6 +123,8 @@ def add(
     chosen = wanted(settings)
     made = None
     if "push" in chosen and "secret" not in chosen["push"] and not (if_not_exists and _pushes(call, stream, name)):
+        from ..webhooks import new_secret  # here: no other command needs it
+
         made = chosen["push"]["secret"] = new_secret()
     leave = {"if_not_exists": True} if if_not_exists else {}
     body, without = {"name": name, **as_body(chosen), **leave}, {"--from-lake": from_lake}
@@ -148,7 +156,11 @@ def show_all(call: Call, stream: str | None) -> None:
     if call.curl("GET", "streams", str(stream), "consumers"):
         return
     found = call.hg.insights.consumers(stream)
-    columns = ("stream", "name", "lag", "in_flight", "parked", "dead", "rate", "oldest_unacked", "paused")
+    columns: tuple[str, ...] = (
+        "stream", "name", "lag", "in_flight", "parked", "dead", "rate", "oldest_unacked", "paused",
+    )  # fmt: skip
+    if any(k.sampled_at for k in found):
+        columns += ("sampled_at",)
     rows = [{**{c: getattr(k, c) for c in columns}, "lag": about(k.lag, k.exact)} for k in found]
     call.say_rows(found, rows, columns, "there are no consumers yet")
 
@@ -159,15 +171,29 @@ def show(call: Call, stream: str | None, consumer: str | None) -> None:
     """Show a consumer: its settings and how far it is."""
     stream, consumer = call.consumer(stream, consumer)
     if not call.curl("GET", *path(stream, consumer)):
-        call.say(call.hg.insights.consumer(stream, consumer))
+        _say(call, stream, consumer)
+
+
+def _say(call: Call, stream: str, consumer: str) -> None:
+    """The consumer; for people each fact of its pushing in a line, such as why the last attempt failed."""
+    info = call.hg.insights.consumer(stream, consumer)
+    if call.json or not info.push:
+        call.say(info)
+        return
+    record = facts(info)
+    pushed = {f"push {name}": value for name, value in record.pop("push").items()}
+    call.say({**record, **pushed})
 
 
 @command(consumers, "edit", curl=True)
 @consumer_arguments
-@options(SETTINGS, PUSH)
+@options(SETTINGS, PUSH, FIXED)
 @click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, stream: str | None, consumer: str | None, clear: tuple[str, ...], **settings: Any) -> None:
-    """Change settings of a consumer."""
+    """Change settings of a consumer.
+
+    Its order, and whether it is leased, are settled when it is made; `headgate consumer seek` moves it.
+    """
     stream, consumer = call.consumer(stream, consumer)
     changed = wanted(settings)
     if not changed and not clear:
@@ -175,7 +201,7 @@ def edit(call: Call, stream: str | None, consumer: str | None, clear: tuple[str,
     if call.curl("PATCH", *path(stream, consumer), body={**as_body(changed), **dict.fromkeys(clear)}):
         return
     call.hg.stream(stream).consumer(consumer).alter(**changed, clear=clear)
-    call.say(call.hg.insights.consumer(stream, consumer))
+    _say(call, stream, consumer)
 
 
 @command(consumers, "remove", curl=True)
@@ -227,14 +253,14 @@ def workers(call: Call, stream: str | None, consumer: str | None) -> None:
 
 @command(consumers, "seek", curl=True)
 @consumer_arguments
-@click.argument("position", required=False, metavar="POSITION")
+@click.argument("position", type=values.position, required=False, metavar="POSITION")
 def seek(call: Call, stream: str | None, consumer: str | None, position: str | None) -> None:
     """Move a consumer to the beginning, the end, a seq or a time.
 
     What was in flight or parked is forgotten, and what lies behind the position comes again.
     """
     stream, consumer = call.consumer(stream, consumer)
-    position = position or str(call.ask("position", default="beginning"))
+    position = position or values.position(call.ask("position", default="beginning"))
     to = int(position) if position.isdecimal() else position
     if not call.curl("POST", *path(stream, consumer), "seek", body={"to": to}):
         call.hg.stream(stream).consumer(consumer).seek(to)

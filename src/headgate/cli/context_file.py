@@ -1,19 +1,15 @@
-"""Contexts: databases by name, kept in a file of the user's own.
+"""Contexts: databases and servers by name, kept in a file of the user's own.
 
-The file holds passwords: nobody else may read it, and what is shown of it hides them.
+The file holds passwords and tokens: nobody else may read it, and what is shown of it hides them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import headgate
 
@@ -24,10 +20,24 @@ _SECRETS = ("password", "secret", "scram_client_key", "scram_server_key")
 
 @dataclass(frozen=True)
 class Context:
-    """A database, and the server in front of it if there is one. Without a database: the private one."""
+    """A database, and the server in front of it if there is one.
+
+    Without a database it is the server that commands call, with the token; without either, the private database.
+    """
 
     database: str | None = None
     server: str | None = None
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str | None:
+        """What commands connect to; None is the private database."""
+        return self.database or self.server
+
+    @property
+    def is_server(self) -> bool:
+        """Whether there is only a server, and its database is out of reach."""
+        return self.database is None and self.server is not None
 
 
 @dataclass
@@ -71,6 +81,8 @@ def load() -> Contexts:
 
 def save(contexts: Contexts) -> None:
     """Writes the file anew, in one step: whoever reads it meanwhile sees the old one."""
+    import tempfile
+
     file = path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -88,19 +100,31 @@ def save(contexts: Contexts) -> None:
 
 
 def where(database: str | None, context: str | None, *, in_use: bool = True) -> Context:
-    """Which database a command is about: the one given, named, of the environment, or in use."""
+    """Which database or server a command is about: the one given, named, of the environment, or in use."""
     if database:
-        return Context(database)
+        return _unnamed(database)
     if context:
         return load().named(context)
     if url := os.environ.get("HEADGATE_DATABASE_URL"):
-        return Context(url)
+        return _unnamed(url)
     known = load() if in_use else Contexts()
     return known.named(known.current) if known.current else Context()
 
 
+def _unnamed(url: str) -> Context:
+    return Context(server=url) if is_server(url) else Context(url)
+
+
+def is_server(url: str) -> bool:
+    """Whether a URL is that of an HTTP server."""
+    return url.lower().startswith(("http://", "https://"))
+
+
 def is_readable(database: str) -> bool:
     """Whether libpq understands it."""
+    from psycopg import ProgrammingError  # here, and below: most commands do without
+    from psycopg.conninfo import conninfo_to_dict
+
     try:
         conninfo_to_dict(database)
     except ProgrammingError:
@@ -110,6 +134,9 @@ def is_readable(database: str) -> bool:
 
 def hidden(database: str | None) -> str:
     """A database's URL without its secrets, to be shown."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
     try:
         parts = conninfo_to_dict(database or "")
     except ProgrammingError:

@@ -1,4 +1,4 @@
-"""`headgate context`: databases by name."""
+"""`headgate context`: databases and servers by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from .app import app
 from .call import Call, at_terminal, command, one_of
 from .complete import context_names
 from .context_file import Context, Contexts, hidden, load, save
+from .output import talk
 
 NAME = click.argument("name", required=False, metavar="NAME", shell_complete=context_names)
 
 
 @app.group("context")
 def group() -> None:
-    """Keep databases by name, to switch between environments.
+    """Keep databases and HTTP servers by name, to switch between environments.
 
     They are stored in $XDG_CONFIG_HOME/headgate/contexts.json, which only you may read.
     """
@@ -32,25 +33,48 @@ def group() -> None:
     metavar="URL",
     help="The PostgreSQL database. Asked for when missing, so that a password is not shown.",
 )
-@click.option("--server", metavar="URL", help="The HTTP server in front of it, for --as-curl.")
+@click.option(
+    "--server",
+    metavar="URL",
+    help="The HTTP server in front of it, for --as-curl. Without --database, commands call this server.",
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    help="The token for the server. Asked for when missing, so that it is not shown; without one, $HEADGATE_TOKEN.",
+)
 @click.option("--use", is_flag=True, help="Use it from now on.")
-def add(call: Call, name: str | None, database: str | None, server: str | None, use: bool) -> None:
-    """Add a context, or change it."""
+def add(call: Call, name: str | None, database: str | None, server: str | None, token: str | None, use: bool) -> None:
+    """Add a context, or change it: a database, or an HTTP server for where the database is out of reach."""
     name = name or str(call.ask("name"))
-    if database is None:
+    if database is not None and context_file.is_server(database):
+        raise click.UsageError("an HTTP server is given as --server")
+    if server is not None and not context_file.is_server(server):
+        raise click.UsageError("--server is no URL like https://host")
+    if database is None and server is not None:
+        if token is None and at_terminal():
+            token = str(call.ask("token", default="", hide=True))
+    elif token is not None:
+        raise click.UsageError("--token is for a --server without --database")
+    elif database is None:
         if not at_terminal():
             raise click.UsageError("Missing option '--database'.")
         database = str(call.ask("database's URL", hide=True))
-    if not context_file.is_readable(database):  # it is not repeated: there may be a password in it
+    if database is not None and not context_file.is_readable(
+        database
+    ):  # it is not repeated: there may be a password in it
         raise headgate.InvalidArgument(
             "the database's URL cannot be read", hint="write postgresql://user:password@host:port/database"
         )
     known = load()
-    known.contexts[name] = Context(database, server)
-    if use or known.current is None:
+    known.contexts[name] = Context(database, server, token or None)
+    is_first = known.current is None
+    if use or is_first:
         known.current = name
     save(known)
     call.say(_facts(known, name), name)
+    if is_first and not use:
+        talk(f"in use from now on, in every directory, as the first one; `headgate context remove {name}` ends that")
 
 
 @command(group, "use", database=False)
@@ -101,4 +125,8 @@ def _pick(call: Call, known: Contexts, name: str | None) -> str:
 
 def _facts(known: Contexts, name: str) -> dict[str, Any]:
     found = known.named(name)
-    return {"name": name, "in_use": name == known.current, "database": hidden(found.database), "server": found.server}
+    return {
+        "name": name, "in_use": name == known.current,
+        "database": None if found.is_server else hidden(found.database),
+        "server": found.server, "token": "***" if found.token else None,
+    }  # fmt: skip

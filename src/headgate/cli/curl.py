@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from .output import plain
 
@@ -23,6 +22,8 @@ def curl_line(
     body: Mapping[str, Any] | None = None,
 ) -> str:
     """A line for a shell. The token is left to the shell's $HEADGATE_TOKEN: it must not end up in its history."""
+    from urllib.parse import quote, urlencode
+
     url = "/".join([server.rstrip("/"), "api", *(quote(str(p), safe="") for p in path)])
     if query:
         url += "?" + urlencode({k: str(v).lower() if v is True else v for k, v in _named(query).items()}, doseq=True)

@@ -61,7 +61,7 @@ def redrive(
     """Give dead letters back to the consumer, as if never delivered: those called SEQ, or chosen by options."""
     stream, consumer = call.consumer(stream, consumer)
     require_choice(seqs, pattern, limit, everything)
-    body = given({"seqs": list(seqs) or None, "filter": pattern, "limit": limit})
+    body = given({"seqs": list(seqs) or None, "filter": pattern, "limit": limit, "all": everything or None})
     if call.curl("POST", *path(stream, consumer), "dead", "redrive", body=body):
         return
     reader = call.hg.stream(stream).consumer(consumer)
@@ -87,7 +87,7 @@ def purge(
     """Throw dead letters away: those called SEQ, or chosen by options."""
     stream, consumer = call.consumer(stream, consumer)
     require_choice(seqs, pattern, limit, everything)
-    body = given({"seqs": list(seqs) or None, "filter": pattern, "limit": limit})
+    body = given({"seqs": list(seqs) or None, "filter": pattern, "limit": limit, "all": everything or None})
     if call.curl("DELETE", *path(stream, consumer), "dead", body=body):
         return
     reader = call.hg.stream(stream).consumer(consumer)

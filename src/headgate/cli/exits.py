@@ -24,22 +24,6 @@ class NotThere(headgate.Error):
     """What was asked for is not there."""
 
 
-# what the SDK advises is Python; here the advice is a command
-HINTS: dict[type[headgate.Error], str] = {
-    headgate.StreamNotFound: "`headgate stream list` shows the streams, `headgate stream add` makes one",
-    headgate.ConsumerNotFound: "`headgate consumer list` shows the consumers, `headgate consumer add` makes one",
-    headgate.StreamExists: "choose another name, or say --if-not-exists",
-    headgate.ConsumerExists: "choose another name, or say --if-not-exists",
-    headgate.SettingsDiffer: "leave these options out, or change what can be changed: `headgate stream edit`, "
-    "`headgate stream set-lanes`, `headgate consumer edit`",
-    headgate.SourceNotFound: "`headgate source list` shows the sources, `headgate source add` makes one",
-    headgate.SourceExists: "choose another name, or say --if-not-exists",
-    headgate.NotJoined: "a leased consumer hands messages to its workers alone; look at them with `headgate peek`",
-    headgate.SchemaMissing: "run `headgate migrate`",
-    headgate.SchemaOutdated: "run `headgate migrate`",
-}
-
-
 def code_of(error: headgate.Error) -> int:
     """The exit code that an error stands for."""
     missing = (NotThere, headgate.StreamNotFound, headgate.ConsumerNotFound, headgate.SourceNotFound)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING
 
-from headgate.types import State
+import click
 
 from .app import app
 from .call import Call, command, consumer_arguments, given, options, stream_argument
@@ -19,6 +19,9 @@ RANGE = (
     click.option("--before", type=int, metavar="SEQ", help="Only those before this seq."),
     click.option("--after", type=int, metavar="SEQ", help="Only those after this seq."),
 )
+
+if TYPE_CHECKING:
+    from headgate.types import State
 
 
 @app.group("message")
@@ -139,7 +142,9 @@ def peek(
     found = call.hg.insights.peek(
         stream, consumer, limit, newest_first=newest, states=list(states) or None, before=before, after=after
     )
-    columns = ("seq", "state", "attempt", "visible_at", "key", "data")
+    columns: tuple[str, ...] = ("seq", "state", "attempt", "visible_at", "key", "data")
+    if any(m.last_error for m in found):
+        columns = (*columns[:-1], "last_error", "data")
     call.say_messages([facts(m) for m in found], columns)
     if found.next is not None:
         talk(f"many messages were looked at; go on with {'--before' if newest else '--after'} {found.next}")

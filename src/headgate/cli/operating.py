@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,28 @@ from click.shell_completion import get_completion_class
 
 import headgate
 
-from . import context_file
+from . import context_file, served, values
+from .advice import as_commands
 from .app import app
-from .call import Call, command, options
+from .call import Call, command, options, quiet_pool
 from .complete import SHELLS
 from .exits import FAILED, NOTHING, OK
 from .output import say, talk
 from .progress import each
 
-BENCHMARKS = ("publish", "consume", "fanout", "latency", "backlog", "pinned", "channels", "idle", "active", "keys")
+BENCHMARKS = (
+    "publish",
+    "consume",
+    "sql",
+    "fanout",
+    "latency",
+    "backlog",
+    "pinned",
+    "channels",
+    "idle",
+    "active",
+    "keys",
+)
 
 APART = ("http", "spark")  # these have benchmarks of their own
 
@@ -35,6 +49,10 @@ UP = (
     click.option(
         "--port", type=int, default=7376, show_default=True, envvar="HEADGATE_PORT",
         help="The port to listen on; 0 takes a free one.",
+    ),
+    click.option(
+        "--processes", type=click.IntRange(1, 256), envvar="HEADGATE_PROCESSES",
+        help="Processes that serve, on one port. Default: one for each core, up to 8.",
     ),
     click.option(
         "--no-auth", is_flag=True, envvar="HEADGATE_NO_AUTH",
@@ -88,6 +106,7 @@ def up(call: Call, host: str, port: int, no_auth: bool, no_push: bool, **more: A
     """
     try:
         from headgate.server import logs
+        from headgate.server.processes.cores import by_cores
         from headgate.server.run import Running, serve  # here, because no other command needs it
         from headgate.server.settings import Settings
     except ImportError as missing:
@@ -99,16 +118,20 @@ def up(call: Call, host: str, port: int, no_auth: bool, no_push: bool, **more: A
         # stdout may be kept as a log is: a password has no business there
         facts = {"url": logs.hide_secrets(running.database_url), "http": running.url}
         facts["token_file"] = str(running.token_file or "")
+        served.note(file, running.url, call.url)
         call.say(facts, f"{facts['url']}\n{running.url}")
         if running.token_file is not None and log_format == "text":
             talk(f"a token for administrators is in {running.token_file}")
 
+    quiet_pool()
     log_format = more.pop("log_format")
     logs.set_up(log_format, more.pop("log_level"))
     days = more.pop("audit_days") or None
+    more["processes"] = more["processes"] or by_cores()
     settings = Settings(call.url, host=host, port=port, auth=not no_auth, push=not no_push, audit_days=days, **more)
     try:
-        serve(settings, ready)
+        with served.noted() as file:
+            serve(settings, ready)
     except Exception as error:
         if log_format == "text":
             raise
@@ -118,10 +141,13 @@ def up(call: Call, host: str, port: int, no_auth: bool, no_push: bool, **more: A
 
 
 @command(app, "migrate")
-def migrate(call: Call) -> None:
+@click.option("--wait", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
+              help="How long to wait for transactions that are in the way; stderr says whose they are.")  # fmt: skip
+def migrate(call: Call, wait: float) -> None:
     """Install or upgrade Headgate's schema, and print its version."""
-    with headgate.connect(call.url, migrate=True) as hg:
-        version = hg.migrate()
+    quiet_pool()
+    with headgate.Headgate(call.url).open(migrate=True, wait=wait, tell=talk) as hg:
+        version = hg.migrate(tell=lambda _: None)  # it has been told
     call.say({"version": version}, version)
 
 
@@ -131,22 +157,30 @@ def maintain(call: Call) -> None:
 
     `headgate up` and workers do it all the time: this is for a database that has neither, from cron for example.
     """
-    done = [{"task": task, "subject": subject, "done": count} for task, subject, count in call.hg.maintain()]
+    done = [{"task": task, "subject": subject, "done": count} for task, subject, count in call.direct.maintain()]
     call.say_rows(done, done, ("task", "subject", "done"), "there was nothing to do")
 
 
 @command(app, "doctor")
-def doctor(call: Call) -> int:
+@click.option(
+    "--patience", type=values.time, default="5m", show_default=True, metavar="TIME",
+    help="Report what lasts longer than this, such as 30s or 1h.",
+)  # fmt: skip
+def doctor(call: Call, patience: timedelta) -> int:
     """Say what is wrong with the database and what to do; exit with 1 when it is a problem."""
     try:
-        findings = call.hg.doctor()
+        findings = call.direct.doctor(patience)
     except UNFIT as error:
         findings = [headgate.Finding("problem", "version", error.message, error.hint or "")]
+        if isinstance(error, headgate.SchemaOutdated):
+            advice = "Commit or roll back there, or end it: select pg_terminate_backend(pid), or rollback prepared."
+            for who in headgate.Headgate(call.url).in_the_way():
+                findings.append(headgate.Finding("warning", "migrate", f"An upgrade would wait for {who}.", advice))
     if call.json:
         say(findings)
     else:
         for f in findings:
-            say(f"{f.severity}: {f.finding}\n    {f.advice}")
+            say(f"{f.severity}: {f.finding}\n    {as_commands(f.advice)}")
         if not findings:
             talk("nothing is wrong")
     return FAILED if any(f.severity == "problem" for f in findings) else OK

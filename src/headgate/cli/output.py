@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import click
 
 Row = Mapping[str, Any]
+
+SIZES = {"max_storage"}  # numbers of bytes whose names do not say so
 
 
 def say(data: Any) -> None:
@@ -46,6 +48,8 @@ def plain(value: Any) -> Any:
         return int(seconds) if seconds == int(seconds) else seconds
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Decimal):  # a number of a message that no int or float holds
+        return str(value)
     return value
 
 
@@ -60,7 +64,11 @@ def say_table(rows: Iterable[Row], columns: Sequence[str], *, header: bool = Tru
     numbers = {i for i in range(len(columns)) if cells and all(_is_number(row.get(columns[i])) for row in rows)}
     lines = [[c.upper() for c in columns], *cells] if header else cells
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
-    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    limit = None
+    if sys.stdout.isatty():
+        import shutil
+
+        limit = shutil.get_terminal_size().columns
     for line in lines:
         padded = [c.rjust(w) if i in numbers else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
         click.echo("  ".join(padded).rstrip()[:limit])
@@ -70,7 +78,8 @@ def say_record(record: Row) -> None:
     """Prints one thing, a line for each of its facts."""
     width = max(map(len, record), default=0)
     for name, value in record.items():
-        click.echo(f"{name.ljust(width)}  {shown(value)}")
+        is_size = isinstance(value, int) and (name.endswith("bytes") or name in SIZES)
+        click.echo(f"{name.ljust(width)}  {size(value) if is_size else shown(value)}")
 
 
 def shown(value: Any) -> str:
@@ -82,13 +91,25 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
     if isinstance(value, datetime):
-        return value.astimezone().isoformat(" ", "seconds")
+        return f"{value.astimezone().isoformat(' ', 'seconds')} ({ago(value)})"
     if isinstance(value, timedelta):
         return length(value)
     text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
     if isinstance(value, bytes):
         text = plain(value)
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def ago(value: datetime, now: datetime | None = None) -> str:
+    """A time as people say it: 12s ago, in 3h."""
+    seconds = ((now or datetime.now(UTC)) - value).total_seconds()
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if abs(seconds) >= 2 * size or unit == "s":
+            break
+    count = int(abs(seconds) / size)
+    if not count:
+        return "now"
+    return f"{count}{unit} ago" if seconds > 0 else f"in {count}{unit}"
 
 
 def length(value: timedelta) -> str:

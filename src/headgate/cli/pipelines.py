@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,21 @@ from .output import say, say_table, talk
 if TYPE_CHECKING:
     from headgate.pipeline.run import Progress
 
-COLUMNS = ("pipeline", "kind", "state", "rows", "rate", "lag", "seen", "error")
+COLUMNS = (
+    "pipeline",
+    "kind",
+    "state",
+    "batch",
+    "rows",
+    "rate",
+    "lag",
+    "behind",
+    "files",
+    "committed",
+    "next",
+    "seen",
+    "error",
+)
 KINDS = ("archive", "replay", "transform", "latest", "report")
 
 
@@ -36,19 +51,24 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
     """Run the pipeline in FILE until it is done, or interrupted."""
     pipeline_module = _pipelines()
     pipeline = pipeline_module.load(file)
-    from headgate.pipeline.run import run
-    from headgate.pipeline.session import session
-
+    try:
+        from headgate.pipeline.run import run
+        from headgate.pipeline.session import session
+    except ImportError as missing:
+        raise _missing(missing) from missing
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda n, _: stopped.append(n))
     settings = dict(part.split("=", 1) for part in conf if "=" in part)
-    hg = call.hg
-    spark = session(pipeline.name, master=master, remote=remote, conf=settings)
-    try:
-        last = run(pipeline, hg, spark, say=_line, stopping=lambda: bool(stopped))
-    finally:
-        spark.stop()
+    hg = call.direct
+    with ExitStack() as ending:
+
+        def start() -> Any:
+            spark = session(pipeline.name, master=master, remote=remote, conf=settings)
+            ending.callback(spark.stop)
+            return spark
+
+        last = run(pipeline, hg, start, say=_line, stopping=lambda: bool(stopped))
     call.say(_facts(last), f"{pipeline.name}: {last.total} rows")
 
 
@@ -90,7 +110,7 @@ def list_files(call: Call, directory: Path) -> None:
     pipeline_module = _pipelines()
     states: dict[str, str] = {}
     try:
-        states = dict(call.hg.run("select pipeline, state from headgate.pipeline_status()", ()))
+        states = dict(call.direct.run("select pipeline, state from headgate.pipeline_status()", ()))
     except headgate.Error as error:
         talk(f"which of them ran is not known: {error}")
     rows = []
@@ -137,15 +157,17 @@ def schema(call: Call) -> None:
 @click.argument("name", required=False)
 def status(call: Call, name: str | None) -> None:
     """Say how far pipelines are, wherever they run."""
-    found = call.hg.run("select row_to_json(s)::text from headgate.pipeline_status(%s) s", (name,))
+    found = call.direct.run("select row_to_json(s)::text from headgate.pipeline_status(%s) s", (name,))
     rows = [json.loads(row) for (row,) in found]
     if name is not None and not rows:
         raise headgate.Error(f"there is no pipeline {name}", hint="`headgate pipeline status` shows those that ran")
     shown = [
         {
-            "pipeline": r["pipeline"], "kind": r["kind"], "state": r["state"], "rows": r["progress"].get("total", 0),
-            "rate": round(r["progress"].get("rate", 0)), "lag": r["progress"].get("lag"), "seen": r["seen_at"],
-            "error": r["error"] or "",
+            "pipeline": r["pipeline"], "kind": r["kind"], "state": r["state"], "batch": r["progress"].get("batch"),
+            "rows": r["progress"].get("total", 0), "rate": round(r["progress"].get("rate", 0)),
+            "lag": r["progress"].get("lag"), "behind": _seconds(r["progress"].get("behind")),
+            "files": r["progress"].get("files"), "committed": r["progress"].get("committed_at"),
+            "next": r["progress"].get("next_run"), "seen": r["seen_at"], "error": r["error"] or "",
         }
         for r in rows
     ]  # fmt: skip
@@ -156,8 +178,17 @@ def _pipelines() -> Any:
     try:
         import headgate.pipeline as found
     except ImportError as missing:
-        raise headgate.Error(f"pipelines need {missing.name}", hint="pip install 'headgate[spark]'") from missing
+        raise _missing(missing) from missing
     return found
+
+
+def _seconds(given: float | None) -> str | None:
+    return None if given is None else f"{given:.0f} s"
+
+
+def _missing(error: ImportError) -> headgate.Error:
+    name = (error.name or str(error)).partition(".")[0]
+    return headgate.Error(f"pipelines run on Spark, and {name} is not installed", hint="pip install 'headgate[spark]'")
 
 
 def _first(error: headgate.Error) -> str:
@@ -166,6 +197,8 @@ def _first(error: headgate.Error) -> str:
 
 def _line(progress: Progress) -> None:
     lag = "" if progress.lag is None else f", {progress.lag} to go"
+    if progress.lag:
+        lag += f" ({_seconds(progress.behind)} behind)"
     note = f" {progress.note}" if progress.note else ""
     talk(f"batch {progress.batch}: {progress.rows} rows, {progress.rate:,.0f} rows/s{lag}{note}")
 

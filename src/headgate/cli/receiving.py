@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import click
@@ -18,7 +22,7 @@ from .output import talk
 
 FIELDS = ("ack_id", "seq", "key", "data", "headers", "channel", "attempt", "created_at")
 FOLLOWED = 100  # messages that --follow takes at once, and
-POLL = 5.0  # how long it waits in one call: Ctrl-C ends it at once all the same
+POLL = 0.5  # how long it waits in one call, and Ctrl-C at the most
 
 
 @command(app, "receive", curl=True)
@@ -57,11 +61,32 @@ def receive(
         _hand_over(call, reader, found, ack=ack, header=True)
         return None if found else NOTHING
     header = True
-    while True:
-        found = reader.receive(batch_size or FOLLOWED, wait=POLL, worker=worker, ack_wait=ack_wait)
-        if found:
-            _hand_over(call, reader, found, ack=ack, header=header)
-            header = False
+    with _noticing_ctrl_c() as is_pressed:
+        while not is_pressed():
+            found = reader.receive(batch_size or FOLLOWED, wait=POLL, worker=worker, ack_wait=ack_wait)
+            if found:
+                _hand_over(call, reader, found, ack=ack, header=header)
+                header = False
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _noticing_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C only takes note, so that whether it was pressed can be asked. Raised in the middle of a call, it would
+    strand the messages that are on their way, and might leave a lock of the pool of connections held, for which the end
+    of the program then waits. The second time, when the database does not answer, it raises KeyboardInterrupt."""
+    pressed: list[int] = []
+
+    def press(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        if len(pressed) > 1:
+            signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _hand_over(

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 import headgate
-from headgate.types import ArchiveInfo
 
 from .call import Call
 from .output import talk
@@ -25,7 +24,7 @@ def offer_replay(call: Call, stream: str, consumer: str, settings: dict[str, Any
     stream of its own with a consumer of the same name: nobody else sees it again, and no message is in both.
     """
     asked = click.get_current_context().get_parameter_source("start") is click.core.ParameterSource.COMMANDLINE
-    if not asked and not wanted:
+    if not wanted and (not asked or call.hg.http is not None):  # what is left of the log, no server says
         return
     first = _first_seq(call.hg, stream)
     archives = [a for a in call.hg.insights.archives(stream) if a.floor >= 1]
@@ -73,7 +72,12 @@ def _missing(hg: headgate.Headgate, stream: str, start: str, first: int) -> list
 
 
 def _prepare(
-    hg: headgate.Headgate, stream: str, consumer: str, settings: dict[str, Any], archive: ArchiveInfo, lines: list[str]
+    hg: headgate.Headgate,
+    stream: str,
+    consumer: str,
+    settings: dict[str, Any],
+    archive: headgate.ArchiveInfo,
+    lines: list[str],
 ) -> Path:
     """Makes the stream, its consumer and the file of the pipeline; returns the file."""
     name = f"{stream}.{consumer}"

@@ -21,14 +21,21 @@ from .progress import bytes_left, progress
 
 MOST = 10_000  # messages in a batch
 CHUNK = 1 << 20  # bytes that are read at most before what they hold is sent
-FIELDS = {"data", "key", "headers", "channel", "delay", "id"}
-IGNORED = {"seq", "ack_id", "attempt", "created_at", "deliver_at"}  # what `receive` and `message list` also write
+FIELDS = {"data", "key", "headers", "channel", "delay", "deliver_at", "id"}
+IGNORED = {"seq", "ack_id", "attempt", "created_at"}  # what `receive` and `message list` also write
 
 ONE = (
     click.option("--key", help="The key: what belongs together, in order."),
     click.option("--headers", type=values.headers, help='An object, such as \'{"trace": "abc"}\'.'),
     click.option("--channel", help="The channel: the tenant that it belongs to."),
     click.option("--delay", type=values.time, help="Deliver it after this time at the earliest."),
+    click.option(
+        "--at",
+        "deliver_at",
+        type=values.moment,
+        metavar="WHEN",
+        help="Deliver it at this time at the earliest: 2026-01-31T12:00Z; local without a zone.",
+    ),
     click.option("--id", help="Send it only once: the same id again has no effect."),
 )
 
@@ -44,26 +51,54 @@ class BadLine(headgate.Error):
 @click.option(
     "--lines", type=click.Choice(["message", "data", "text"]), default="message", show_default=True,
     help="What the lines of the input are: messages (objects with data and perhaps key, headers, channel, delay "
-         "in seconds, id, as `receive --json` writes them), just their data as JSON, or just text.",
+         "in seconds or deliver_at, id, as `receive --json` writes them), just their data as JSON, or just text.",
 )  # fmt: skip
-def send(call: Call, stream: str | None, data: str | None, lines: str, **one: Any) -> None:
-    """Send a message, and print its seq. DATA is text or JSON.
+@click.option("--strict", is_flag=True, help="DATA is JSON, also a number or a text in quotes; else it is refused.")
+@click.option("--text", is_flag=True, help="DATA is text, whatever it looks like.")
+def send(call: Call, stream: str | None, data: str | None, lines: str, strict: bool, text: bool, **one: Any) -> None:
+    """Send a message, and print its seq. DATA is JSON when it is an object or a list, and text otherwise.
+
+    What looks like JSON and is none is sent as text, with a warning; --strict refuses it, --text means it.
 
     With - as DATA, send a message for each line of the input, in batches as they come, and print how many.
     """
     stream = call.stream(stream)
     data = str(call.ask("data")) if data is None else data
     if data == "-":
-        for name in ("headers", "channel", "delay", "id"):
+        for name in ("headers", "channel", "delay", "deliver_at", "id"):
             if one[name] is not None:
-                raise click.UsageError(f"--{name} is for one message; write it into the lines")
+                raise click.UsageError(
+                    f"--{'at' if name == 'deliver_at' else name} is for one message; write {name} into the lines"
+                )
+        if strict or text:
+            raise click.UsageError("--strict and --text are for one message; --lines says what lines are")
         _send_lines(call, stream, lines, one["key"])
         return
-    value = decode(data, one["headers"])
+    value = _value(data, one["headers"], strict, text)
     if call.curl("POST", "streams", stream, "messages", body={"messages": [_body(headgate.Outgoing(value, **one))]}):
         return
     seq = call.hg.stream(stream).send(value, **one)
     call.say({"seq": seq}, seq)
+
+
+def _value(data: str, headers: dict[str, Any] | None, strict: bool, text: bool) -> Any:
+    if strict and text:
+        raise click.UsageError("--strict and --text exclude each other")
+    if text:
+        return data
+    value = decode(data, headers)
+    if not isinstance(value, str):
+        return value
+    if strict:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise headgate.InvalidArgument(
+                f"the data is not JSON: {error}", hint="mend it, or send it as text: --text"
+            ) from error
+    if data[:1] in ("{", "[") and CONTENT_TYPE not in (headers or {}):
+        talk("warning: this looks like JSON and is none: it is sent as text (--strict refuses it, --text means it)")
+    return value
 
 
 def _send_lines(call: Call, stream: str, kind: str, key: str | None) -> None:
@@ -132,7 +167,7 @@ def _message(line: bytes, number: int, kind: str, key: str | None) -> headgate.O
     return headgate.Outgoing(
         dump_json(value["data"]) if is_json else value["data"],
         key if value.get("key") is None else value["key"],
-        headers, value.get("delay"), value.get("id"), value.get("channel"),
+        headers, value.get("delay"), value.get("id"), value.get("channel"), value.get("deliver_at"),
     )  # fmt: skip
 
 
@@ -161,6 +196,7 @@ def _body(m: headgate.Outgoing) -> dict[str, Any]:
         {
             "key": m.key, "data": m.data, "headers": m.headers, "channel": m.channel,
             "delay_ms": None if seconds is None else round(seconds * 1000), "id": m.id,
+            "deliver_at": m.deliver_at,
         }
     )  # fmt: skip
 

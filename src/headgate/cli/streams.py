@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from headgate.types import LaneBy, Retain
-
 from . import values
 from .app import app
-from .call import Call, command, given, options, stream_argument
+from .call import Call, command, fixed, given, options, stream_argument
 from .output import about, size
+
+LANE_BY = click.Choice(["hash", "key", "channel"])
+RETAIN = click.Choice(["forever", "until_acked", "until_archived"])
 
 NEW = (
     click.option("--lanes", type=int, help="How many lanes keys are spread over. Default: 16."),
     click.option(
-        "--lane-by", type=click.Choice(["hash", "key", "channel"]),
+        "--lane-by", type=LANE_BY,
         help="What shares a lane: keys of the same hash, one key, or one channel. Default: hash.",
     ),
     click.option("--one-message-per-key", is_flag=True, default=None, help="Keep only the latest message of a key."),
 )  # fmt: skip
-
-RETAIN = click.Choice(get_args(Retain))
 
 # of a stream that there is these can be changed too
 SETTINGS = (
@@ -35,12 +34,17 @@ SETTINGS = (
         help="With --one-message-per-key: whether a message that equals the last one of its key counts.",
     ),
     click.option("--dedup-window", type=values.time, help="How long the ids of messages are remembered."),
-    click.option("--max-message-bytes", type=values.size, help="The largest message that is taken."),
+    click.option("--max-message-bytes", type=values.size, help="The largest message: its data and headers."),
     click.option("--segment-rows", type=int, help="Close a segment at so many messages; at more, past 100 segments."),
     click.option("--segment-bytes", type=values.size, help="Close a segment at so many bytes."),
     click.option("--segment-age", type=values.time, help="Close a segment at this age."),
     click.option("--compact-every", type=values.time, help="How often segments are compacted."),
 )  # fmt: skip
+FIXED = fixed(
+    lanes="`headgate stream set-lanes` does it",
+    lane_by="make another stream with it: `headgate stream add NAME --lane-by channel`",
+    one_message_per_key="make another stream with it: `headgate stream add NAME --one-message-per-key`",
+)
 CLEARABLE = ("retain_up_to", "retain_at_least", "max_storage", "segment_age")
 
 
@@ -61,10 +65,10 @@ def add(call: Call, name: str | None, if_not_exists: bool, **settings: Any) -> N
     """Make a stream."""
     if name is None:  # guided
         name = call.ask("name")
-        lane_by = call.ask("lane by", default=settings["lane_by"] or "hash", type=click.Choice(get_args(LaneBy)))
+        lane_by = call.ask("lane by", default=settings["lane_by"] or "hash", type=LANE_BY)
         if lane_by == "hash":
             settings["lanes"] = call.ask("lanes", default=settings["lanes"] or 16, type=int)
-        retain: Retain = call.ask("retain", default="forever", type=RETAIN)
+        retain = call.ask("retain", default="forever", type=RETAIN)
         settings |= {"lane_by": lane_by, "retain": settings["retain"] or retain}
     chosen = given(settings)
     leave = {"if_not_exists": True} if if_not_exists else {}
@@ -89,10 +93,13 @@ def show_all(call: Call) -> None:
             "consumers": s.consumers,
             "last seq": s.last_seq,
             "newest": s.newest,
+            "sampled_at": s.sampled_at,
         }
         for s in found
     ]
-    columns = ("name", "messages", "size", "rate", "consumers", "last seq", "newest")
+    columns: tuple[str, ...] = ("name", "messages", "size", "rate", "consumers", "last seq", "newest")
+    if any(s.sampled_at for s in found):
+        columns += ("sampled_at",)
     call.say_rows(found, rows, columns, "there are no streams yet")
 
 
@@ -108,10 +115,14 @@ def show(call: Call, stream: str | None) -> None:
 
 @command(streams, "edit", curl=True)
 @stream_argument
-@options(SETTINGS)
+@options(SETTINGS, FIXED)
 @click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, stream: str | None, clear: tuple[str, ...], **settings: Any) -> None:
-    """Change settings of a stream."""
+    """Change settings of a stream.
+
+    What shares a lane, and whether only the latest message of a key is kept, are settled when it is made;
+    `headgate stream set-lanes` changes the number of lanes.
+    """
     stream = call.stream(stream)
     changed = given(settings)
     if not changed and not clear:
@@ -136,13 +147,15 @@ def remove(call: Call, stream: str | None, yes: bool) -> None:
     call.say({"removed": stream}, stream)
 
 
-@command(streams, "set-lanes")
+@command(streams, "set-lanes", curl=True)
 @stream_argument
 @click.argument("lanes", type=int, required=False, metavar="LANES")
 def set_lanes(call: Call, stream: str | None, lanes: int | None) -> None:
     """Change the number of a stream's lanes, while it is used."""
     stream = call.stream(stream)
     lanes = int(call.ask("lanes", type=int)) if lanes is None else lanes
+    if call.curl("PATCH", "streams", stream, body={"lanes": lanes}):
+        return
     call.hg.stream(stream).set_lanes(lanes)
     call.say({"lanes": lanes}, lanes)
 
@@ -152,7 +165,7 @@ def set_lanes(call: Call, stream: str | None, lanes: int | None) -> None:
 def segments(call: Call, stream: str | None) -> None:
     """List a stream's segments, and why closed ones are still kept."""
     stream = call.stream(stream)
-    found = call.hg.insights.segments(stream)
+    found = call.direct.insights.segments(stream)
     columns = ("id", "state", "first_seq", "end_seq", "messages", "size", "created_at", "kept_by")
     rows = [{**{c: getattr(s, c, None) for c in columns}, "size": size(s.bytes)} for s in found]
     call.say_rows(found, rows, columns, "there are no segments")
@@ -187,5 +200,5 @@ def drop_archive(call: Call, stream: str, archive: str, yes: bool) -> None:
 @stream_argument
 def compact(call: Call, stream: str | None) -> None:
     """Remove closed segments of which only parked messages are left, and keep these."""
-    count = call.hg.stream(call.stream(stream)).compact()
+    count = call.direct.stream(call.stream(stream)).compact()
     call.say({"compacted": count}, count)

@@ -7,16 +7,14 @@ from datetime import timedelta
 import click
 
 from .. import statements
-from ..connections import Array
-from ..encoding import interval
-from ..tokens import new_token
 from . import values
 from .app import app
 from .call import Call, command, given
 from .exits import NOTHING
 
 COLUMNS = ("id", "name", "scopes", "streams", "rate_limit", "created_at", "expires_at", "revoked_at")
-AUDITED = ("id", "at", "status", "who", "address", "action")
+AUDITED = ("id", "at", "status", "who", "address", "action", "stream", "details")
+AUDITED_ALL = ("id", "at", "who", "address", "action", "status", "token", "scopes", "stream", "details")
 SCOPES = ("admin", "produce", "consume", "monitor")
 
 
@@ -48,6 +46,17 @@ def add(
     body = {"name": name, "scopes": list(scopes), "streams": list(streams) or None, "rate_limit": rate_limit}
     if call.curl("POST", "tokens", body=given({**body, "lifetime": lifetime})):
         return
+    from ..connections import Array  # here: no other command needs them
+    from ..encoding import interval
+    from ..tokens import new_token
+
+    if (http := call.hg.http) is not None:
+        from ..http.operate import create_token
+        from ..http.request import milliseconds
+
+        [(id, text)] = http.call(create_token(given({**body, "lifetime_ms": milliseconds(interval(lifetime))})))
+        call.say({"id": id, "token": text}, text)
+        return
     made = new_token()
     patterns = Array(streams) if streams else None
     params = (made.id, name, made.digest, Array(scopes), patterns, rate_limit, interval(lifetime))
@@ -72,7 +81,7 @@ def audit(call: Call, limit: int, before: int | None) -> None:
     if call.curl("GET", "audit", query=given({"limit": limit, "before": before})):
         return
     found = call.hg.run(statements.AUDIT_LOG, (limit, before))
-    rows = [dict(zip(("id", "at", "who", "address", "action", "status"), row, strict=True)) for row in found]
+    rows = [dict(zip(AUDITED_ALL, row, strict=True)) for row in found]
     call.say_rows(rows, rows, AUDITED, "no administrative calls")
 
 

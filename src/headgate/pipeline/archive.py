@@ -8,19 +8,22 @@ and said again at the next start in case a crash came between the two.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
 
 from ..errors import Error, InvalidArgument
 from ..spark.messages import ARROW
+from ..spark.points import point
 from ..spark.source import Mark, later
-from .lake import MANY, Lake, Writer, in_two_places
-from .lake_files import File, with_date, write_files
-from .run import Job, Progress
-from .spans import Span, Spans, known_mark, read_in_tasks
+from .compaction import MANY, compact
+from .growing import Growing
+from .lake import Lake, Writer, in_two_places
+from .run import Job, Progress, now
+from .spans import Spans, known_mark
 from .spec import Archive
+from .vacuum import Vacuum
+from .watching import describe
 
 ROWS = 1_000_000  # in a batch, unless it is said: files of a size that readers like
 DERIVED = pa.schema([("date", pa.date32()), ("hour", pa.int32())])
@@ -30,32 +33,43 @@ PARTITIONS = ("date", "hour", "key", "channel", "lane")
 def run(pipeline: Archive, job: Job) -> None:
     """Copies what is there, or goes on copying."""
     lake = Lake(
-        job.place(pipeline.to), columns(pipeline), pipeline.partition_by, stream=pipeline.stream, pipeline=pipeline.name
-    )
+        job.place(pipeline.to), columns(pipeline), pipeline.partition_by,
+        stream=pipeline.stream, pipeline=pipeline.name, grows=True,
+    )  # fmt: skip
+    table = Growing(pipeline, job, lake)
     spans = Spans(job, pipeline)
     writer = lake.writer(pipeline.name)
+    table.prepare(writer)
     mark = _position(pipeline, job, spans, writer)
     if writer.batch >= 0:
         known_mark(mark, spans.mark("latest"), f"the table at {lake.place.uri}")
         _note(pipeline, job, lake, mark)
+    vacuum = Vacuum(lake, pipeline.keep_files)
     total, began = 0, time.monotonic()
     for span in spans.ahead(mark, pipeline.rows_per_batch or ROWS):
-        files = _copied(job, lake, span)
+        describe(job.spark, pipeline.name, f"batch {writer.batch + 1} of {pipeline.stream}")
+        files = table.copied(span, writer)
         writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
         # also without files: seqs that nobody used count as read, so that nobody misses them when their segment is gone
         if not lake.add(files, writer.name, writer.batch, writer.state):
             raise in_two_places(pipeline.name)
+        committed = now()
         _note(pipeline, job, lake, span.end)
+        point("noted", lake.place.uri)
         rows = sum(file.rows for file in files)
         total += rows
-        note = None
-        if pipeline.compact and writer.batch % MANY == MANY - 1:
-            note = _compacted(lake, writer)
+        note = _tidied(pipeline, job, lake, writer, vacuum)
         took, began = max(time.monotonic() - began, 0.001), time.monotonic()
-        job.say(Progress(writer.batch, rows, total, rows / took, job.lag(pipeline.stream, span.end), note))
-    if pipeline.compact and writer.batch >= 0:
-        _compacted(lake, writer)
-        lake.vacuum()
+        lag = job.lag(pipeline.stream, span.end)
+        job.say(
+            Progress(
+                writer.batch, rows, total, rows / took, note=note, files=lake.count(), committed_at=committed, **lag
+            )
+        )
+    if writer.batch >= 0:
+        if pipeline.compact:
+            compact(job, lake, writer)
+        vacuum.finish(writer)
 
 
 def columns(pipeline: Archive) -> pa.Schema:
@@ -66,16 +80,6 @@ def columns(pipeline: Archive) -> pa.Schema:
                 f'a table cannot be partitioned by "{name}"', hint="choose of " + ", ".join(PARTITIONS)
             )
     return pa.schema([*ARROW, *(f for f in DERIVED if f.name in pipeline.partition_by)])
-
-
-def _copied(job: Job, lake: Lake, span: Span) -> list[File]:
-    """Has tasks write the messages of a span into files, which are not part of the table yet."""
-    where, schema, partition_by = lake.place, lake.schema, lake.partition_by
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[File]:
-        return write_files(where, schema, partition_by, with_date(batches))
-
-    return [msgspec.convert(said, File) for said in read_in_tasks(job, span, work)]
 
 
 def _position(pipeline: Archive, job: Job, spans: Spans, writer: Writer) -> Mark:
@@ -104,7 +108,9 @@ def _note(pipeline: Archive, job: Job, lake: Lake, mark: Mark) -> None:
         job.hg.run(call, (pipeline.stream, pipeline.name, lake.place.uri, encoded))
 
 
-def _compacted(lake: Lake, writer: Writer) -> str | None:
-    if not lake.scattered():
-        return None
-    return f"{lake.compact(writer)} small files put together"
+def _tidied(pipeline: Archive, job: Job, lake: Lake, writer: Writer, vacuum: Vacuum) -> str | None:
+    """Keeps the table in order while it grows; returns what was done."""
+    gone = compact(job, lake, writer) if pipeline.compact and writer.batch % MANY == MANY - 1 else 0
+    removed = vacuum.due(writer)
+    done = [f"{gone} small files put together"] * bool(gone) + [f"{removed} old files removed"] * bool(removed)
+    return ", ".join(done) or None

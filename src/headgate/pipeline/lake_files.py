@@ -49,6 +49,8 @@ class FileWriter:
         )
         self._gathered: list[pa.RecordBatch] = []
         self._bytes = self._rows = 0
+        kinds = {f.name: f.type for f in schema if pa.types.is_integer(f.type) or pa.types.is_timestamp(f.type)}
+        self._ranged = [name for name in RANGED if name in kinds]  # a query may give these names to anything
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
 
@@ -57,9 +59,8 @@ class FileWriter:
         self._gathered.append(batch)
         self._bytes += batch.nbytes
         self._rows += batch.num_rows
-        for name in RANGED:
-            if name in self._schema.names:
-                self._range(name, batch.column(name))
+        for name in self._ranged:
+            self._range(name, batch.column(name))
         if self._bytes >= ROW_GROUP:
             self._flush()
 
@@ -118,6 +119,19 @@ def read_files(
             for name in columns
         }
         yield from data.to_batches(columns=chosen, filter=rows)
+
+
+def binned(files: Sequence[File], size: int) -> list[list[File]]:
+    """Files in groups of about a size, in their order."""
+    bins: list[list[File]] = []
+    room = 0
+    for file in files:
+        if not bins or room < file.size:
+            bins.append([])
+            room = size
+        bins[-1].append(file)
+        room -= file.size
+    return bins
 
 
 def with_date(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..spark.sink import this_batch
 from .lake import Lake
 from .lake_files import File, write_files
+from .lake_types import stored
 from .storage import Place
 
 
@@ -55,8 +55,3 @@ def lake_format(where: Place) -> type[DataSource]:
             return LakeWriter(Lake(where.told(), stored(schema)))
 
     return LakeDataSource
-
-
-def stored(schema: StructType) -> pa.Schema:
-    """The columns as the table has them."""
-    return pa.schema([pa.field(f.name, f.type) for f in to_arrow_schema(schema)])

@@ -21,11 +21,13 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ..errors import InvalidArgument, InvalidPosition
+from ..errors import InvalidArgument
 from ..spark.keys import check_names, matching, pattern, renamed
 from ..spark.messages import MESSAGE
+from .checks import replayable
 from .lake import existing, files_of, schema_of
 from .lake_files import File, read_files
+from .moments import moment
 from .run import Job, Progress
 from .spec import Replay
 from .tasks import cores, frame
@@ -61,6 +63,7 @@ def run(pipeline: Replay, job: Job) -> None:
     table = Source(pipeline, job)
     writer = f"replay {pipeline.name}"
     done = job.hg.run("select headgate.last_written(%s, %s)", (pipeline.stream, writer))[0][0]
+    table.try_out()  # a plan that was made for a condition which does not work would bind the one that does
     plan = _plan(pipeline, job.directory / "replay.json", table, done)
     channels = job.hg.stream(pipeline.stream).info().lane_by == "channel"
     total, began = 0, time.monotonic()
@@ -90,12 +93,7 @@ class Source:
         self._place = job.place(pipeline.source)
         table = existing(self._place)
         self._schema = schema_of(table)
-        for name in ("seq", "data", *(["key"] if pipeline.keys or pipeline.new_keys else [])):
-            if name not in self._schema.names:
-                raise InvalidArgument(
-                    f"the table at {self._place.uri} has no column {name}",
-                    hint="a table that a pipeline of kind archive wrote has all that is needed",
-                )
+        replayable(pipeline, self._place, self._schema)
         self._since = moment(pipeline.since, "since")
         self._until = moment(pipeline.until, "until")
         self._pattern = pattern(pipeline.keys) if pipeline.keys else None
@@ -124,7 +122,7 @@ class Source:
             return None
         place, schema, width = self._place, self._schema, -(-(end - first) // self._tasks)
         keys, names, in_time = self._pattern, self._pipeline.new_keys, self._in_time()
-        chosen = pa.schema([schema.field(name) for name in COLUMNS if name in schema.names])
+        chosen = self._read
 
         def work(number: int) -> Iterator[pa.RecordBatch]:
             low, high = first + number * width, min(first + (number + 1) * width, end)
@@ -135,9 +133,21 @@ class Source:
                 passed = matching(batch, keys) if keys is not None else batch
                 yield renamed(passed, names) if names else passed
 
-        messages = frame(self._job.spark, self._tasks, work, from_arrow_schema(chosen))
+        return self._chosen(frame(self._job.spark, self._tasks, work, from_arrow_schema(chosen)))
+
+    def try_out(self) -> None:
+        """An error when the user's own SQL does not fit the columns."""
+        _ = self._chosen(self._job.spark.createDataFrame([], from_arrow_schema(self._read))).schema
+
+    @property
+    def _read(self) -> pa.Schema:
+        """The columns that are read: the user's SQL may be about any."""
+        names = self._schema.names if self._pipeline.where or self._pipeline.key else COLUMNS
+        return pa.schema([self._schema.field(name) for name in names if name in self._schema.names])
+
+    def _chosen(self, messages: Any) -> Any:
         for name in SENT:
-            if name not in chosen.names:
+            if name not in messages.columns:
                 messages = messages.withColumn(name, f.lit(None).cast("string"))
         if self._pipeline.where is not None:
             messages = messages.where(self._pipeline.where)
@@ -164,19 +174,6 @@ class Source:
 
 
 PRECISION = datetime.timedelta(milliseconds=1)  # of the times in the table's log, which are cut
-
-
-def moment(given: str | None, what: str) -> datetime.datetime | None:
-    """A time as it is written in a pipeline; without a zone it is UTC."""
-    if given is None:
-        return None
-    try:
-        found = datetime.datetime.fromisoformat(given)
-    except ValueError as error:
-        raise InvalidPosition(
-            f'{what} is "{given}", which is not a time', hint="write for instance 2026-05-01 or 2026-05-01T14:30:00Z"
-        ) from error
-    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
 def _plan(pipeline: Replay, path: Path, table: Source, done: int | None) -> Plan:

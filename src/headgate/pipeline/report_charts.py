@@ -1,55 +1,74 @@
-"""Plots as SVG, written out by hand: a report is one file, needs no network, and is light or dark as its reader."""
+"""Plots as SVG, written out by hand: a report is one file, needs no network, and is light or dark as its reader.
+
+What is drawn is stretched to the width that there is; what is written stands beside it as HTML, so that it has its
+size on a telephone as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from html import escape
+from math import floor, log10
 
-WIDTH, HEIGHT = 920, 220
-LEFT, RIGHT, TOP, BOTTOM = 64, 8, 10, 28
+from .report_units import Buckets
+
+HIGH = 100.0  # of a plot, in its own measure; its width is one for each bucket
+LABELS = 8  # below a plot
 COLORS = 8  # classes c0 … c7 of the page's style
 
 Series = tuple[str, dict[datetime, float]]
+Write = Callable[[float], str]
 
 
-def bars(series: Sequence[Series], first: datetime, last: datetime, unit: str) -> str:
-    """Values of several series by hour, one upon the other."""
-    hours = _hours(first, last)
-    highest = max((sum(values.get(h, 0) for _, values in series) for h in hours), default=0) or 1
-    width = (WIDTH - LEFT - RIGHT) / len(hours)
+def bars(series: Sequence[Series], time: Buckets, what: str, write: Write) -> str:
+    """Values of several series, one upon the other."""
+    starts = time.starts
+    top = _top(max((sum(values.get(at, 0) for _, values in series) for at in starts), default=0), whole=True)
     drawn = []
-    for i, hour in enumerate(hours):
+    for x, at in enumerate(starts):
         base = 0.0
         for n, (name, values) in enumerate(series):
-            value = values.get(hour, 0)
+            value = values.get(at, 0)
             if value:
-                y, tall = _y(base + value, highest), _y(base, highest) - _y(base + value, highest)
-                tip = escape(f"{name}, {hour:%d %b %H:00}: {short(value)} {unit}")
+                tall = max(value / top * HIGH, 0.6)  # little is not nothing
+                tip = escape(f"{name}, {at.strftime(time.words)}: {write(value)}")
                 drawn.append(
-                    f'<rect class="c{n % COLORS}" x="{LEFT + i * width:.1f}" y="{y:.1f}" '
-                    f'width="{max(width - 1, 0.5):.1f}" height="{tall:.1f}"><title>{tip}</title></rect>'
+                    f'<rect class="c{n % COLORS}" x="{x + 0.1:.2f}" width="0.8" y="{HIGH - base - tall:.2f}" '
+                    f'height="{tall:.2f}"><title>{tip}</title></rect>'
                 )
-            base += value
-    return _svg(_axes(hours, highest, unit) + "".join(drawn), unit)
+                base += tall
+    return _plot("".join(drawn), time, top, what, write)
 
 
-def lines(series: Sequence[Series], first: datetime, last: datetime, unit: str) -> str:
-    """Values of several series by hour, each a line with points."""
-    hours = _hours(first, last)
-    highest = max((v for _, values in series for v in values.values()), default=0) or 1
-    width = (WIDTH - LEFT - RIGHT) / len(hours)
+def lines(series: Sequence[Series], time: Buckets, what: str, write: Write) -> str:
+    """Values of several series, each a line."""
+    starts = time.starts
+    top = _top(max((v for _, values in series for v in values.values()), default=0))
     drawn = []
-    for n, (name, values) in enumerate(series):
-        points = [(LEFT + (i + 0.5) * width, _y(values[h], highest), h) for i, h in enumerate(hours) if h in values]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
+    for n, (_, values) in enumerate(series):
+        points = [(x + 0.5, HIGH - values[at] / top * HIGH) for x, at in enumerate(starts) if at in values]
+        path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
+        if len(points) == 1:
+            path += f" {points[0][0] + 0.01:.2f},{points[0][1]:.2f}"  # with round ends it is a point
         drawn.append(f'<polyline class="l{n % COLORS}" points="{path}"/>')
-        for x, y, hour in points:
-            tip = escape(f"{name}, {hour:%d %b %H:00}: {short(values[hour])} {unit}")
-            drawn.append(
-                f'<circle class="c{n % COLORS}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{tip}</title></circle>'
-            )
-    return _svg(_axes(hours, highest, unit) + "".join(drawn), unit)
+    for x, at in enumerate(starts):
+        told = ", ".join(f"{name} {write(values[at])}" for name, values in series if at in values)
+        if told:
+            tip = escape(f"{at.strftime(time.words)}: {told}")
+            drawn.append(f'<rect class="tip" x="{x}" width="1" y="0" height="{HIGH:g}"><title>{tip}</title></rect>')
+    return _plot("".join(drawn), time, top, what, write)
+
+
+def spark(values: dict[datetime, float], time: Buckets) -> str:
+    """One series, small enough for a cell of a table."""
+    top = max(values.values(), default=0) or 1
+    drawn = "".join(
+        f'<rect x="{x + 0.1:.2f}" width="0.8" y="{HIGH - tall:.2f}" height="{tall:.2f}"/>'
+        for x, at in enumerate(time.starts)
+        if (tall := max(values.get(at, 0) / top * HIGH, 3 if at in values else 0))
+    )
+    return f'<svg class="spark" viewBox="0 0 {time.count} {HIGH:g}" preserveAspectRatio="none">{drawn}</svg>'
 
 
 def legend(names: Sequence[str]) -> str:
@@ -58,37 +77,32 @@ def legend(names: Sequence[str]) -> str:
     return f'<p class="legend">{"".join(parts)}</p>'
 
 
-def short(value: float) -> str:
-    """A number as people read it."""
-    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.1f}".removesuffix(".0") + sign
-    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
+def _top(highest: float, *, whole: bool = False) -> float:
+    """The end of the axis: a round number that has four round parts."""
+    if highest <= 0:
+        return 1
+    unit = 10.0 ** floor(log10(highest))
+    found = next(n * unit for n in (1, 2, 4, 6, 8, 10, 20) if n * unit >= highest * 0.9999)
+    return max(found, 4) if whole else found
 
 
-def _hours(first: datetime, last: datetime) -> list[datetime]:
-    count = int((last - first) / timedelta(hours=1)) + 1
-    return [first + timedelta(hours=n) for n in range(count)]
+def _plot(drawn: str, time: Buckets, top: float, what: str, write: Write) -> str:
+    levels = [top * n / 4 for n in range(5)]
+    grid = "".join(f'<line x1="0" x2="{time.count}" y1="{n * HIGH / 4:g}" y2="{n * HIGH / 4:g}"/>' for n in range(5))
+    at_left = "".join(f'<span style="bottom:{n * 25}%">{escape(write(level))}</span>' for n, level in enumerate(levels))
+    return (
+        f'<div class="plot"><div class="y">{at_left}</div>'
+        f'<svg viewBox="0 0 {time.count} {HIGH:g}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(what)} by {time.called}"><g class="grid">{grid}</g>{drawn}</svg>'
+        f'<div class="x">{_below(time)}</div></div>'
+    )
 
 
-def _y(value: float, highest: float) -> float:
-    return HEIGHT - BOTTOM - value / highest * (HEIGHT - TOP - BOTTOM)
-
-
-def _axes(hours: Sequence[datetime], highest: float, unit: str) -> str:
-    drawn = []
-    for part in (0, 0.25, 0.5, 0.75, 1):
-        y = _y(highest * part, highest)
-        drawn.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        drawn.append(f'<text class="end" x="{LEFT - 6}" y="{y + 4:.1f}">{short(highest * part)}</text>')
-    width = (WIDTH - LEFT - RIGHT) / len(hours)
-    step = -(-len(hours) // 10)
-    form = "%H:00" if len(hours) <= 24 else "%d %b %H:00"
-    for i in range(0, len(hours), step):
-        x = LEFT + (i + 0.5) * width
-        drawn.append(f'<text class="middle" x="{x:.1f}" y="{HEIGHT - 8}">{hours[i].strftime(form)}</text>')
-    return "".join(drawn)
-
-
-def _svg(inside: str, unit: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(unit)} by hour">{inside}</svg>'
+def _below(time: Buckets) -> str:
+    """Times below a plot; every other one is left out where it is narrow."""
+    step = -(-time.count // LABELS)
+    return "".join(
+        f'<span style="left:{(x + 0.5) / time.count:.2%}"{" class=odd" if n % 2 else ""}>'
+        f"{(time.first + x * time.step).strftime(time.mark)}</span>"
+        for n, x in enumerate(range(0, time.count - step // 3, step))
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import os
 import re
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pyspark.errors import AnalysisException
 
-from ..errors import Error
+from ..errors import Error, InvalidArgument
 from ..spark.secrets import Secret, keep_secret
 from ..sync import Headgate
 from .spec import Pipeline
@@ -38,6 +40,14 @@ class Progress:
     lag: int | None = None
     """Messages still to be read."""
     note: str | None = None
+    behind: float | None = None
+    """Seconds for which the first of them has been there."""
+    files: int | None = None
+    """Of the table that is written."""
+    committed_at: str | None = None
+    """When the batch was done; a time with its zone, as text."""
+    next_run: str | None = None
+    """When it looks again, if it waits."""
 
 
 @dataclass
@@ -53,6 +63,8 @@ class Job:
     stopping: Callable[[], bool] = field(default=lambda: False)
     alive: Callable[[], None] = field(default=lambda: None)
     """To be called now and then while there is nothing to say."""
+    waiting: Callable[[float], None] = field(default=lambda _: None)
+    """To be called before a wait of so many seconds."""
 
     def source(self, stream: str, **options: Any) -> Any:
         """A streaming DataFrame of a stream's messages."""
@@ -64,10 +76,11 @@ class Job:
         found = place(given)
         return found if found.local else replace(found, credentials=keep_secret(self.spark, found.credentials))
 
-    def lag(self, stream: str, mark: dict[str, Any]) -> int:
-        """How many messages are still to be read after a mark."""
-        said = self.hg.run("select headgate.unread_since(%s, %s)", (stream, msgspec.json.encode(mark).decode()))
-        return int(said[0][0])
+    def lag(self, stream: str, mark: dict[str, Any]) -> dict[str, Any]:
+        """How far behind a reader at a mark is: a part of Progress."""
+        call = "select messages, seconds from headgate.reading_lag(%s, %s)"
+        ((messages, seconds),) = self.hg.run(call, (stream, msgspec.json.encode(mark).decode()))
+        return {"lag": int(messages), "behind": round(float(seconds), 1)}
 
 
 def run(
@@ -79,7 +92,10 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     directory: Path | None = None,
 ) -> Progress:
-    """Runs a pipeline until it is done, or told to stop; returns how far it came."""
+    """Runs a pipeline until it is done, or told to stop; returns how far it came.
+
+    `spark` is a session, or a function that starts one: it is called once all else is known to be right.
+    """
     where = directory or Path(pipeline.checkpoint or Path(".headgate") / "pipelines" / pipeline.name)
     where = where.absolute()  # a Spark Connect server has another working directory
     notes = _Notes(pipeline, hg)
@@ -88,18 +104,26 @@ def run(
         notes.say(progress)
         say(progress)
 
-    job = Job(spark, hg, keep_secret(spark, hg.url), where, tell, stopping, notes.alive)
-    kind = importlib.import_module(f".{pipeline.kind}", __package__)
+    # they import this module
+    kind, checks = (importlib.import_module(f".{name}", __package__) for name in (pipeline.kind, "checks"))
     notes.note("running")
     try:
+        checks.check(pipeline, hg, where)
+        session = spark() if callable(spark) else spark
+        job = Job(session, hg, keep_secret(session, hg.url), where, tell, stopping, notes.alive, notes.waiting)
         kind.run(pipeline, job)
     except Exception as error:
         notes.note("failed", _reason(error))
         if isinstance(error, Error):
             raise
+        if isinstance(error, AnalysisException):
+            raise InvalidArgument(
+                f"{pipeline.name}: {_reason(error)}", hint="what is written in SQL does not fit: is every name right?"
+            ) from error
         raise Error(
             f"the pipeline {pipeline.name} failed: {_reason(error)}", hint="run it again: it goes on where it stopped"
         ) from error
+    notes.last = replace(notes.last, next_run=None)
     notes.note("stopped" if stopping() else "done")
     return notes.last
 
@@ -117,8 +141,8 @@ def follow(query: Any, job: Job, stream: str | None = None) -> None:
             end = batch["sources"][0].get("endOffset") if batch["sources"] else None
             if isinstance(end, str):
                 end = msgspec.json.decode(end)
-            lag = job.lag(stream, end) if stream is not None and isinstance(end, dict) else None
-            job.say(Progress(last, rows, total, rows / seconds, lag))
+            lag = job.lag(stream, end) if stream is not None and isinstance(end, dict) else {}
+            job.say(Progress(last, rows, total, rows / seconds, committed_at=now(), **lag))
         if not active:
             break
         if job.stopping():
@@ -152,6 +176,11 @@ class _Notes:
         if time.monotonic() > self._noted + NOTE_EVERY:
             self.note("running")
 
+    def waiting(self, seconds: float) -> None:
+        """Notes when it goes on."""
+        self.last = replace(self.last, next_run=now(seconds))
+        self.note("running")
+
     def note(self, state: str, error: str | None = None) -> None:
         """Notes the state."""
         self._noted = time.monotonic()
@@ -160,6 +189,11 @@ class _Notes:
             "select headgate.note_pipeline(%s, %s, %s, %s, %s, %s, %s)",
             (self._pipeline.name, self._pipeline.kind, state, self._process, self._spec, progress, error),
         )
+
+
+def now(ahead: float = 0) -> str:
+    """The time, or that in some seconds."""
+    return (datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ahead)).isoformat(timespec="seconds")
 
 
 def _reason(error: BaseException) -> str:

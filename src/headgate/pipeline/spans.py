@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from .spec import SECONDS, Archive, Latest
 from .tasks import cores, in_tasks
 
 IDLE = 0.25  # seconds between two looks at a stream that has nothing new
+LEAST = 10_000  # messages in a task: fewer are not worth one, nor the file that it writes
 SHORTEST = 1.0  # seconds from one batch to the next while little comes: a commit a second makes few enough files
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
@@ -71,9 +72,14 @@ class Spans:
                     break
             if until is not None:
                 return
+            if pause:
+                self._job.waiting(max(began + pause - time.monotonic(), 0))
             self._pause(began + (pause or (IDLE if mark == before else SHORTEST)))
 
     def _span(self, start: Mark, end: Mark) -> Span:
+        # as many tasks as run at once, whatever the number of lanes: nothing here needs a key to be in one task
+        rows = max(-(-_seqs(start, end) // self._reader.cores), LEAST)
+        self._reader.reading = replace(self._reader.reading, tasks=1, rows_per_task=rows)
         try:
             return Span(start, end, self._reader.plan(start, end))
         except MessagesRemoved as error:
@@ -94,6 +100,12 @@ class Spans:
             self._job.alive()
 
 
+def _seqs(start: Mark, end: Mark) -> int:
+    """About how many messages lie between two marks."""
+    since = start.get("since", start)
+    return int(max(end.get("pos", end["hi"]) - max(start.get("pos", 0), since["lo"]), 0))
+
+
 def interval(run: str) -> float:
     """The seconds between two looks at the stream."""
     found = SECONDS.match(run)
@@ -102,10 +114,10 @@ def interval(run: str) -> float:
     return int(found[1]) * {"second": 1, "minute": 60, "hour": 3600, "day": 86400}[found[2]]
 
 
-def read_in_tasks(job: Job, span: Span, work: Work) -> list[Any]:
-    """Has each task of a span read its messages and work on them."""
+def read_in_tasks(job: Job, span: Span, work: Work, name: str) -> list[Any]:
+    """Has each task of a span read its messages and work on them, for a pipeline."""
     url, parts = job.url, span.parts
-    return in_tasks(job.spark, len(parts), lambda number: work(parts[number].batches(url)))
+    return in_tasks(job.spark, len(parts), lambda number: work(parts[number].batches(url)), name)
 
 
 def known_mark(mark: Mark, newest: Mark, what: str) -> None:

@@ -18,6 +18,7 @@ from ..errors import InvalidArgument
 Name = Annotated[
     str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", description="letters, digits, _, - and .")
 ]
+Period = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,4} (hour|day)s?$", description="for instance 7 days")]
 SECONDS = re.compile(r"^every (\d+) (second|minute|hour|day)s?$")
 
 
@@ -63,8 +64,14 @@ class Archive(Pipeline, tag="archive", kw_only=True, frozen=True, omit_defaults=
     """Only these keys, as consumers filter them: orders.*.created, orders.>"""
     start: str = "beginning"
     """Where the first run starts: beginning, latest, a seq, a tick (tick:7), or a time."""
+    schema: str | None = None
+    """Columns with types, of fields of the JSON in data: id long, total double. data itself is always kept."""
+    infer: bool = False
+    """Whether fields of the JSON in data become columns by themselves: new ones are added, and types widened."""
     compact: bool = True
     """Whether small files are put together."""
+    keep_files: Period = "7 days"
+    """How long files stay that newer versions of the table do not need: readers of older ones have so much time."""
     skip_removed: bool = False
     """Whether to go on when retention removed messages before they were read; otherwise it fails and says so."""
 
@@ -134,6 +141,10 @@ class Latest(Pipeline, tag="latest", kw_only=True, frozen=True, omit_defaults=Tr
     """Whether to go on when retention removed messages before they were read; otherwise it fails and says so."""
     schema: str | None = None
     """Of the JSON in data, which then is a structure and not text."""
+    buckets: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    """In how many parts the table is kept, by a hash of the key: as many tasks merge at once. Default: 16."""
+    keep_files: Period = "7 days"
+    """How long files stay that newer versions of the table do not need: readers of older ones have so much time."""
 
 
 class Report(Pipeline, tag="report", kw_only=True, frozen=True, omit_defaults=True):
@@ -219,7 +230,8 @@ def meanings(kind: type[Pipeline]) -> dict[str, str]:
 
 
 def _sensible(found: AnyPipeline, where: str) -> AnyPipeline:
-    if found.run not in ("once", "continuous") and not SECONDS.match(found.run):
+    every = SECONDS.match(found.run)
+    if found.run not in ("once", "continuous") and (every is None or int(every[1]) == 0):
         raise InvalidArgument(
             f'{where}: run is "{found.run}"', hint='run is once, continuous, or for instance "every 5 minutes"'
         )

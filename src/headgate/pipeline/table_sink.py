@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from ..errors import Error, InvalidArgument
 from ..spark.database import rows
+from ..spark.points import point
 from ..spark.secrets import Secret, plain
 from ..spark.sink import this_batch
 
@@ -83,6 +84,14 @@ def prepare(target: Table, columns: t.StructType) -> None:
         )
 
 
+def check_schema(target: Table) -> None:
+    """An error when the schema that the table is to be in is not there."""
+    with psycopg.connect(plain(target.url)) as connection:
+        name = sql.Identifier(target.schema).as_string(connection)
+        if connection.execute("select to_regnamespace(%s) is null", (name,)).fetchone() == (True,):
+            raise InvalidArgument(f'there is no schema "{target.schema}"', hint=f"create schema {name}")
+
+
 def kind(field: t.StructField) -> str:
     """The type of a column in PostgreSQL."""
     if isinstance(field.dataType, t.DecimalType):
@@ -138,13 +147,16 @@ class TableWriter(DataSourceStreamArrowWriter):
         if not staged:
             return
         target = self._target
+        point("staged", target.name)
         with psycopg.connect(target.url) as connection:
             call = "select headgate.load_once(%s, %s, %s)"
             row = connection.execute(call, (staged[0].writer, f"{target.schema}.{target.name}", batchId)).fetchone()
             if row is not None and row[0]:
                 self._load(connection, staged)
+        point("loaded", target.name)
         with psycopg.connect(target.url, autocommit=True) as connection:
             _drop_staged(connection, target, staged[0].writer, batchId)
+        point("cleaned", target.name)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Undoes nothing: it is also called after a commit that did take effect. A later batch drops what is left."""

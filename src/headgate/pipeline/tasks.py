@@ -13,10 +13,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from .watching import observed
 
 FORMAT = "headgate_tasks"
-SAID = StructType([StructField("said", StringType())])
+SAID = StructType(
+    [StructField("said", StringType()), StructField("rows", LongType()), StructField("bytes", LongType())]
+)
+COLUMNS = pa.schema([("said", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 
 Work = Callable[[int], Iterator[pa.RecordBatch]]
 
@@ -50,16 +55,24 @@ def frame(spark: Any, count: int, work: Work, columns: StructType) -> Any:
     return spark.read.format(FORMAT).load()
 
 
-def in_tasks(spark: Any, count: int, work: Callable[[int], Iterator[Any]]) -> list[Any]:
-    """Runs work(0), work(1), … each in a task of its own, and gives everything that they say, as plain data."""
+def in_tasks(spark: Any, count: int, work: Callable[[int], Iterator[Any]], pipeline: str | None = None) -> list[Any]:
+    """Runs work(0), work(1), … each in a task of its own, and gives everything that they say, as plain data. Rows and
+    bytes of files that they speak of are observed for a pipeline."""
     if count == 0:
         return []
 
     def task(number: int) -> Iterator[pa.RecordBatch]:
-        said = [msgspec.json.encode(item).decode() for item in work(number)]
-        yield pa.RecordBatch.from_arrays([pa.array(said, pa.string())], ["said"])
+        items = list(work(number))
+        said = [msgspec.json.encode(item).decode() for item in items]
+        rows, size = ([getattr(item, name, 0) for item in items] for name in ("rows", "size"))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(c, f.type) for c, f in zip((said, rows, size), COLUMNS, strict=True)], schema=COLUMNS
+        )
 
-    return [msgspec.json.decode(row[0]) for row in frame(spark, count, task, SAID).collect()]
+    found = frame(spark, count, task, SAID)
+    if pipeline is not None:
+        found = observed(found, pipeline, "rows", "bytes")
+    return [msgspec.json.decode(row[0]) for row in found.collect()]
 
 
 def cores(spark: Any) -> int:

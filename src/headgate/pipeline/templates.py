@@ -32,8 +32,14 @@ stream = {stream}
 to = {to}
 # How it is partitioned: date and hour of created_at (UTC), key, channel or lane.
 # partition_by = ["date", "hour"]
+# Columns with types, of fields of the JSON in data (which is always kept as well) ...
+# schema = "id long, total double"
+# ... or found in the data: new fields become new columns, and types widen. Those of schema stay as they are.
+# infer = true
 # Whether small files are put together.
 # compact = true
+# How long files stay that newer versions of the table do not need.
+# keep_files = "1 day"
 """
     + READING,
     "replay": """\
@@ -77,6 +83,10 @@ stream = {stream}
 to = {to}
 # Data decoded by a schema instead of JSON as text.
 # schema = "id long, total double"
+# In how many parts the table is kept, by a hash of the key: as many tasks merge at once. It cannot be changed later.
+# buckets = 64
+# How long files stay that newer versions of the table do not need.
+# keep_files = "1 day"
 """
     + READING,
     "report": """\

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
-from ..errors import InvalidArgument
 from ..spark import with_data
+from .checks import function
 from .lake import Lake
-from .lake_sink import lake_format, stored
+from .lake_sink import lake_format
+from .lake_types import stored
 from .run import Job, follow
 from .spec import Transform
 from .table_sink import prepare, table, table_format
@@ -63,12 +63,7 @@ def transformed(pipeline: Transform, spark: Any, messages: Any) -> Any:
             else _over_view(pipeline.sql, spark, messages)
         )
     assert pipeline.python is not None
-    module, _, name = pipeline.python.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name or "transform")
-    except (ImportError, AttributeError) as error:
-        raise InvalidArgument(f"{pipeline.python} cannot be found: {error}", hint="write module:function") from error
-    return function(messages)
+    return function(pipeline.python)(messages)
 
 
 def _over_view(sql: str, spark: Any, messages: Any) -> Any:

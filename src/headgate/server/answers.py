@@ -9,8 +9,10 @@ from msgspec import Struct
 
 from ..types import (
     ArchiveInfo,
+    BackfillInfo,
     ChannelInfo,
     ConsumerInfo,
+    PostgresSourceInfo,
     SourceInfo,
     StreamInfo,
     WorkerInfo,
@@ -24,7 +26,8 @@ class Nothing(Struct):
 
 
 class Stream(Struct):
-    """A stream and what is in it."""
+    """A stream and what is in it. In a list of many, its figures may be what maintenance saw at `sampled_at`; null:
+    they are of now."""
 
     name: str
     lanes: int
@@ -52,11 +55,32 @@ class Stream(Struct):
     segment_bytes: int
     segment_age_ms: int | None
     compact_every_ms: int | None
+    sampled_at: datetime | None = None
 
     @classmethod
     def of(cls, info: StreamInfo) -> Stream:
         """The answer for what insights know."""
         return cls(**facts(info))
+
+
+class StreamSettings(Struct):
+    """What those who send and receive need to know of a stream."""
+
+    lanes: int
+    max_message_bytes: int
+
+
+class ConsumerSettings(Struct):
+    """What a worker needs to know of its consumer. `slot_modulus`: of lanes by key or channel, how many leases share
+    them."""
+
+    order: str
+    ack_wait_ms: int
+    backoff: Any
+    leased: bool
+    lease_time_ms: int
+    slot_modulus: int | None
+    max_waiting: int | None
 
 
 class Archive(Struct):
@@ -85,10 +109,12 @@ class Push(Struct):
     timeout_ms: int
     headers: list[str]
     note: str | None
+    last_error: str | None = None
 
 
 class Consumer(Struct):
-    """A consumer and how far it is."""
+    """A consumer and how far it is. In a list of many, `unread`, `floor`, `oldest_unacked` and `dead` may be what
+    maintenance saw at `sampled_at`; null: they are of now."""
 
     stream: str
     name: str
@@ -118,24 +144,76 @@ class Consumer(Struct):
     lease_time_ms: int | None
     max_waiting: int | None
     push: Push | None
+    sampled_at: datetime | None = None
+    redelivered: int = 0
+    most_failures: int = 0
+    due: int = 0
 
     @classmethod
     def of(cls, info: ConsumerInfo) -> Consumer:
         """The answer for what insights know."""
         p = info.push
         push = p and Push(
-            p["url"], p["secret"], p["concurrency"], round(p["timeout"] * 1000), p["headers"] or [], p["note"]
+            p["url"],
+            p["secret"],
+            p["concurrency"],
+            round(p["timeout"] * 1000),
+            p["headers"] or [],
+            p["note"],
+            p.get("last_error"),
         )
         return cls(**{**facts(info), "push": push})
 
 
+class Tables(Struct):
+    """Tables whose changes a source brings, and how far it is. `lsn`: everything up to there is in the stream."""
+
+    place: str
+    tables: list[str]
+    publication: str
+    slot: str
+    state: str
+    error: str | None
+    hint: str | None
+    since: datetime
+    reader: str | None
+    lsn: str
+    lag_bytes: int | None
+    lag_ms: int | None
+    messages: int
+    rate: float | None
+
+    @classmethod
+    def of(cls, info: PostgresSourceInfo) -> Tables:
+        """The answer for what is known of a source of tables."""
+        found = {name: getattr(info, name) for name in cls.__struct_fields__ if name != "lag_ms"}
+        return cls(lag_ms=None if info.lag is None else round(info.lag.total_seconds() * 1000), **found)
+
+
+class Backfill(Struct):
+    """A table whose rows a source reads beside its changes: how many, of about how many."""
+
+    table: str
+    state: str
+    rows: int
+    estimate: int | None
+    error: str | None
+    asked_at: datetime
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, info: BackfillInfo) -> Backfill:
+        """The answer for what is known of a backfill."""
+        return cls(**{name: getattr(info, name) for name in cls.__struct_fields__})
+
+
 class Source(Struct):
-    """Where messages come from. Secrets are shown by their ends."""
+    """Where messages come from. Secrets are shown by their ends. `postgres` is of sources of that kind alone."""
 
     name: str
     kind: str
     stream: str
-    scheme: str
+    scheme: str | None
     secret: list[str]
     key: str | None
     id: str | None
@@ -146,10 +224,17 @@ class Source(Struct):
     body: str | None
     rate_limit: int | None
     created_at: datetime
+    postgres: Tables | None = None
 
     @classmethod
-    def of(cls, info: SourceInfo) -> Source:
+    def of(cls, info: SourceInfo | PostgresSourceInfo) -> Source:
         """The answer for what is known of a source."""
+        if isinstance(info, PostgresSourceInfo):
+            nothing: dict[str, Any] = dict.fromkeys(n if n != "tolerance" else "tolerance_ms" for n in SETTINGS)
+            return cls(
+                name=info.name, kind=info.kind, stream=info.stream, scheme=None, secret=[], created_at=info.created_at,
+                postgres=Tables.of(info), **nothing,
+            )  # fmt: skip
         found = {name: info.settings.get(name) for name in SETTINGS}
         tolerance = found.pop("tolerance")
         return cls(
@@ -245,7 +330,7 @@ class Token(Struct):
 
 
 class Audited(Struct):
-    """An administrative call."""
+    """An administrative call: the token and its scopes then, the stream, and what was asked for (no secrets)."""
 
     id: int
     at: datetime
@@ -253,6 +338,18 @@ class Audited(Struct):
     address: str | None
     action: str
     status: int
+    token: str | None
+    scopes: list[str] | None
+    stream: str | None
+    details: dict[str, Any] | None
+
+
+class Welcome(Struct):
+    """What this server is."""
+
+    name: str
+    links: dict[str, str]
+    token: str | None
 
 
 class Health(Struct):

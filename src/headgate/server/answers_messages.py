@@ -173,6 +173,13 @@ class Nacked(Struct):
     stale: int
 
 
+class Released(Struct):
+    """How many messages were handed back; how many ack_ids were stale."""
+
+    released: int
+    stale: int
+
+
 class Extended(Struct):
     """How many messages have their new deadline; how many ack_ids were stale."""
 
@@ -198,7 +205,7 @@ class Dead(Struct):
     failed_at: datetime
     attempts: int
     last_error: str | None
-    source_seq: int
+    source_seq: int | None
 
     @classmethod
     def of(cls, d: DeadLetter) -> Dead:
@@ -220,6 +227,9 @@ class Purged(Struct):
     purged: int
 
 
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
 def shown(data: Any) -> Any:
     """Data that the SDK has decoded, as JSON shows it. Bytes are base64."""
     if isinstance(data, (bytes, bytearray)):
@@ -227,6 +237,6 @@ def shown(data: Any) -> Any:
     if isinstance(data, str):
         return data
     try:
-        return msgspec.Raw(msgspec.json.encode(data))
+        return msgspec.Raw(_encode(data))
     except (ValueError, OverflowError, RecursionError):  # half a surrogate pair: who sends with SQL can write anything
         return json.dumps(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -13,8 +14,10 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from .. import tracing
-from ..errors import Error
-from .auth import ANYBODY, Caller
+from ..aio.suggesting import suggest
+from ..errors import ConnectionFailed, ConsumerNotFound, Error, StreamNotFound
+from . import auditing, pages
+from .auth import ANYBODY, Caller, refuse_pages
 from .call import Call
 from .errors import Problem, problem
 from .limits import Gauge
@@ -76,7 +79,8 @@ class App:
         # Who has no token leaves no note: else anybody could fill the log.
         if work.is_administrative and work.caller is not None:
             address = scope["client"][0] if scope.get("client") else None
-            await self.service.audit(work.caller, address, f"{method} {scope['path']}", status)
+            action = f"{method} {scope['path']}"
+            await self.service.audit(auditing.note(work.caller, address, action, status, *work.to_audit()))
         route = work.route
         self.service.metrics.request(route.path if route else "-", method if route else "-", status, seconds)
         # a GET may receive messages: nothing on the way may answer it from memory
@@ -90,14 +94,21 @@ class App:
         except Problem as p:
             return _problem(p)
         except Error as error:
+            if isinstance(error, ConnectionFailed):
+                self.service.availability.suspect()
             if work.path:
                 self.service.forget(error, work.path.get("stream"), work.path.get("consumer"))
-            found = problem(error)
+            if isinstance(error, (StreamNotFound, ConsumerNotFound)):  # calls in a group do not say which they were
+                named = [work.path[name] for name in ("stream", "consumer") if name in work.path]
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(suggest(self.service.hg, error, named), 1)
+            found = problem(error, work.caller.may_use if work.caller else None)
             if found.status == 500:
                 log.exception("%s %s failed", scope["method"], scope["path"])
             return _problem(found)
         except TimeoutError:
             if not work.is_reading:
+                self.service.availability.suspect()
                 hint = "whether it was done is not known; send messages with an id, and repeat the call"
                 return _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
             # the rest of the body may still come: nothing else can be sent on this connection
@@ -160,27 +171,40 @@ class _Work:
         route = self.route
         return route is not None and route.is_administrative
 
+    def to_audit(self) -> tuple[str | None, str | None]:
+        """The stream that the call is about, and what it asked for."""
+        assert self.route is not None
+        body, noted = (self._call.body, self._call.noted) if self._call is not None else (None, {})
+        stream = auditing.stream_of(body, self.path, self.route.path)
+        return stream, auditing.details(body, self.path, noted)
+
     async def answer(self) -> Answer:
         service, scope = self._service, self._scope
         raw_path = scope.get("raw_path") or scope["path"].encode()
         route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
         self.route = route
+        if service.availability.is_away and route.needs_database:
+            raise problem(service.availability.error)
         caller = ANYBODY
         if route.raw_body:
             await self._enter_webhook()
         if route.scope is not None:
             self._enter(service.in_work)
-            self.caller = caller = await self._authenticate()
+            self.caller = caller = await self._authenticate(route.patience)
             caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
         with service.deadlines.of_this_task() as limit:
             body = await self._body(route)
             self._call = Call(service, route, caller, self.path, query, body, self._receive, self._headers)
+            self._call.has_hung_up = scope.get("headgate.has_hung_up")
             self._call.limit = limit
             self._call.trace = self.trace
             data = await route.handler(self._call)
         if isinstance(route.answer, str):
-            return route.status, route.answer.encode(), data, []
+            kind = route.answer.encode()
+            return route.status, kind, data, pages.GUARDS if kind == pages.HTML else []
+        if route.page is not None and pages.is_wanted(self._headers.get(b"accept", b"")):
+            return route.status, pages.HTML, route.page(data), pages.GUARDS
         whole = {"data": data} if self._call.next is None else {"data": data, "next": self._call.next}
         return route.status, JSON, _encode(whole), []
 
@@ -198,16 +222,21 @@ class _Work:
         self._bodies = service.webhook_bodies
         await service.sources.find(self.path["source"])
 
-    async def _authenticate(self) -> Caller:
+    async def _authenticate(self, patience: float | None) -> Caller:
         service = self._service
         if not service.settings.auth:
+            refuse_pages(self._headers, service.settings.host)
             return ANYBODY
-        caller = await service.tokens.caller(self._headers.get(b"authorization"))
+        if service.availability.is_away and (patience is None or not service.hg.is_open):
+            raise problem(service.availability.error)
+        caller = await service.tokens.caller(self._headers.get(b"authorization"), patience)
         if (rate := caller.rate_limit or service.settings.rate_limit) is not None:
             service.rates.spend(caller.id, rate)
         return caller
 
     async def _body(self, route: Route) -> Any:
+        if route.scope is None and not route.raw_body:
+            return None  # nobody without a token has anything kept here
         given = self._headers.get(b"content-length", b"0")
         length = int(given) if given.isdigit() and len(given) < 20 else 0
         settings = self._service.settings
@@ -247,7 +276,9 @@ class _Work:
         except RecursionError:
             raise Problem(400, "bad_json", "the JSON is nested too deeply", "send flatter data") from None
         except msgspec.ValidationError as error:
-            raise Problem(422, "invalid_body", str(error), "GET /openapi.json has the schema") from None
+            raise Problem(
+                422, "invalid_body", str(error), _fields(error, route.body) + "GET /openapi.json has the schema"
+            ) from None
         except (msgspec.DecodeError, ValueError) as error:
             raise Problem(400, "bad_json", f"the body cannot be read: {error}", "send JSON in UTF-8") from None
 
@@ -264,7 +295,9 @@ def _too_large(most: int) -> Problem:
 
 
 def _describe(span: tracing.Span, work: _Work, scope: MutableMapping[str, Any], status: int) -> None:
-    about: dict[str, Any] = {"http.response.status_code": status, "url.path": scope["path"]}
+    about: dict[str, Any] = {"http.response.status_code": status}
+    if "channel" not in work.path or tracing.exports_keys():
+        about["url.path"] = scope["path"]
     if work.route is not None:
         span.rename(f"{scope['method']} {work.route.path}")
         about["http.route"] = work.route.path
@@ -295,7 +328,16 @@ def _query(route: Route, query_string: bytes) -> Any:
     except UnicodeDecodeError:
         raise Problem(400, "bad_query", "the query is not UTF-8", "encode it as UTF-8, then in percents") from None
     except msgspec.ValidationError as error:
-        raise Problem(422, "invalid_query", str(error), "GET /openapi.json has the parameters") from None
+        hint = _fields(error, route.query) + "GET /openapi.json has the parameters"
+        raise Problem(422, "invalid_query", str(error), hint) from None
+
+
+def _fields(error: msgspec.ValidationError, shape: Any) -> str:
+    """What there is instead of a field that there is not, or that is missing; of a whole body or query alone."""
+    fields = getattr(shape, "__struct_encode_fields__", ())
+    if not fields or " field `" not in str(error) or " - at `$" in str(error):
+        return ""
+    return f"there are {', '.join(fields)}; "
 
 
 def _problem(p: Problem) -> Answer:

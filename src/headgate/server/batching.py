@@ -15,10 +15,13 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
+import psycopg
+
 from .. import statements
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncMessage
 from ..connections import Array
-from ..errors import ConnectionFailed, Error
+from ..errors import ConnectionFailed, DatabaseUnavailable, Error
+from ..parameters import is_absolute
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -160,9 +163,10 @@ class Grouper(Generic[Item, Result]):
             began = perf_counter()
             results = await self._commit(key, [item for item, _ in group])
             self._timed(perf_counter() - began)
-        except Error as error:
-            # A lost connection leaves open whether it was committed: trying again could do it twice.
-            if len(group) == 1 or isinstance(error, ConnectionFailed):
+        except (Error, psycopg.Error) as error:
+            # What the database refused was not done. A lost connection leaves open whether it was: trying again could
+            # do it twice.
+            if len(group) == 1 or not _is_refused(error):
                 _fail(group, error)
             else:
                 turns = asyncio.Semaphore(ALONE)
@@ -183,6 +187,13 @@ class Grouper(Generic[Item, Result]):
     ) -> None:
         async with turns:
             await self._run(key, [member])
+
+
+def _is_refused(error: Error | psycopg.Error) -> bool:
+    """Whether nothing was done, for sure."""
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate is not None
+    return isinstance(error, DatabaseUnavailable) or not isinstance(error, ConnectionFailed)
 
 
 def _complete(gathering: asyncio.Future[None]) -> None:
@@ -216,6 +227,9 @@ class Receiving:
     acks: list[str]
 
 
+Received = tuple[list[AsyncMessage], int]  # messages, and how many of the acks were good
+
+
 class Batching:
     """The groups of sends by stream, and of acks and receives by consumer."""
 
@@ -238,11 +252,11 @@ class Batching:
         self.acks: Grouper[list[str], tuple[int, int]] = Grouper(
             self._ack, len, most=ACK_GROUP, parallel=1, timed=partial(timed, "ack")
         )
-        self.receives: Grouper[Receiving, list[AsyncMessage]] = Grouper(
+        self.receives: Grouper[Receiving, Received] = Grouper(
             self._receive,
             lambda r: r.wanted,
             most=RECEIVE_GROUP,
-            unclaimed=lambda key, messages: self._release(key[0], messages),
+            unclaimed=lambda key, received: self._release(key[0], received[0]),
             timed=partial(timed, "receive"),
         )
         self._releases: set[asyncio.Task[None]] = set()
@@ -265,29 +279,38 @@ class Batching:
         acks: list[str],
         worker: str | None,
         ack_wait: float | None = None,
-    ) -> list[AsyncMessage]:
-        """Messages for one request. Requests of the same moment share a claim, which costs little more than one's own.
+    ) -> Received:
+        """Messages for one request, and how many it has acked.
+
+        Requests of the same moment share a claim, which costs little more than one's own.
 
         They then share deliveries, and so a deadline: those with another `ack_wait` have a claim of theirs. Where keys
         are kept in order nobody shares: their messages go to one worker.
         """
         if not self._on or worker is not None or consumer.order == "key" or consumer.leased:
+            acked = await self._ack_first(consumer, [acks])
             async with asyncio.timeout(self._seconds):
-                return await consumer.receive(wanted, acks=acks, worker=worker, ack_wait=ack_wait)
+                return await consumer.receive(wanted, worker=worker, ack_wait=ack_wait), acked[0]
         return await self.receives.submit((consumer, ack_wait), Receiving(wanted, acks))
 
-    async def _receive(
-        self, key: tuple[AsyncConsumer, float | None], group: list[Receiving]
-    ) -> list[list[AsyncMessage]]:
+    async def _receive(self, key: tuple[AsyncConsumer, float | None], group: list[Receiving]) -> list[Received]:
         consumer, ack_wait = key
-        acks = [id for r in group for id in r.acks]
+        acked = await self._ack_first(consumer, [r.acks for r in group])
         async with asyncio.timeout(self._seconds):
-            messages = await consumer.receive(sum(r.wanted for r in group), acks=acks, ack_wait=ack_wait)
+            messages = await consumer.receive(sum(r.wanted for r in group), ack_wait=ack_wait)
         answers, start = [], 0
-        for r in group:  # full batches first: then a delivery has few owners
-            answers.append(messages[start : start + r.wanted])
+        for r, count in zip(group, acked, strict=True):  # full batches first: then a delivery has few owners
+            answers.append((messages[start : start + r.wanted], count))
             start += r.wanted
         return answers
+
+    async def _ack_first(self, consumer: AsyncConsumer, acks: list[list[str]]) -> list[int]:
+        """How many of each caller's acks were good. A receive could settle them, but would not say that."""
+        given = [ids for ids in acks if ids]
+        if not given:
+            return [0] * len(acks)
+        counts = iter(await self._ack((consumer.stream, consumer.name), given))
+        return [next(counts)[0] if ids else 0 for ids in acks]
 
     def _release(self, consumer: AsyncConsumer, messages: list[AsyncMessage]) -> None:
         """The caller has gone: others get them now, not at the deadline."""
@@ -304,9 +327,10 @@ class Batching:
     async def _send(self, key: tuple[str, bool], group: list[Sending]) -> list[list[int]]:
         stream = key[0]
         datas = Array(d for s in group for d in s.datas)
-        rest = (_column(group, name) for name in ("keys", "headers", "channels", "delays", "ids"))
+        rest = [_column(group, name) for name in ("keys", "headers", "channels", "delays", "ids")]
+        query = statements.SEND_SOON_AT if is_absolute(rest[3]) else statements.SEND_SOON
         async with asyncio.timeout(self._seconds):
-            rows = await self._hg.run(statements.SEND_SOON, (stream, datas, *rest))
+            rows = await self._hg.run(query, (stream, datas, *rest))
         seqs = list(rows[0][0])
         self._published(stream, seqs)
         answers, start = [], 0

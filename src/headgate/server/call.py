@@ -17,8 +17,8 @@ class Call:
     """A request whose caller, path, query and body have been checked."""
 
     __slots__ = (
-        "_gone", "_receive", "body", "caller", "headers", "limit", "next", "path", "query", "route", "service", "trace",
-        "waited",
+        "_gone", "_receive", "body", "caller", "has_hung_up", "headers", "limit", "next", "noted", "path", "query",
+        "route", "service", "trace", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -42,8 +42,10 @@ class Call:
         self.trace: tracing.Carried | None = None  # the headers that messages without a trace of their own get
         self.limit: Deadline | None = None  # of the work on it
         self.next: int | str | None = None  # where a caller goes on who wants more than was looked at
+        self.noted: dict[str, Any] = {}  # for the audit log, beside what was asked for
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive
+        self.has_hung_up: Callable[[], bool] | None = None  # asked of the connection, if that knows
         self._gone: asyncio.Task[Any] | None = None
 
     @property
@@ -55,6 +57,13 @@ class Call:
     def consumer(self) -> str:
         """The consumer of the path."""
         return self.path["consumer"]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the caller has closed the connection, as far as is known."""
+        if self.has_hung_up is not None and self.has_hung_up():
+            return True
+        return self._gone is not None and self._gone.done()
 
     @property
     def gone(self) -> asyncio.Task[Any]:

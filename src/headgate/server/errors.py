@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 
 from .. import errors
+from ..errors import code_of
+from ..hints import did_you_mean, translate
 
 
 class Problem(Exception):
@@ -29,6 +31,8 @@ _STATUS: dict[type[errors.Error], int] = {
     errors.StreamExists: 409,
     errors.ConsumerExists: 409,
     errors.SourceExists: 409,
+    errors.SourceTaken: 409,
+    errors.SourceBlocked: 409,
     errors.SettingsDiffer: 409,
     errors.WrongIsolation: 409,
     errors.StreamFull: 409,
@@ -45,6 +49,7 @@ _STATUS: dict[type[errors.Error], int] = {
     errors.InvalidPosition: 422,
     errors.InvalidText: 422,
     errors.DataNotSerializable: 422,
+    errors.DataInvalid: 422,
     errors.Conflict: 503,
     errors.ConnectionFailed: 503,
     errors.SchemaMissing: 503,
@@ -52,25 +57,31 @@ _STATUS: dict[type[errors.Error], int] = {
     errors.SchemaTooNew: 503,
     errors.ServerTooOld: 503,
     errors.EmbeddedServerError: 503,
+    errors.PoolerInTheWay: 503,
     errors.NotAllowed: 503,  # of the server's role in the database: the caller cannot help it
 }
 
 RETRY_SOON = {errors.Conflict: 0.1, errors.ConnectionFailed: 1.0}
 
 
-def problem(error: errors.Error) -> Problem:
-    """The answer that stands for an error of the SDK."""
+def problem(error: errors.Error, may_use: Callable[[str], bool] | None = None) -> Problem:
+    """The answer that stands for an error of the SDK. Of streams only those are named that the caller may use."""
     for cls, status in _STATUS.items():
         if isinstance(error, cls):
+            if isinstance(error, errors.DatabaseUnavailable):
+                return Problem(503, "database_unavailable", "the database cannot do this now", "repeat the call", 1.0)
             if cls is errors.ConnectionFailed:  # its text may name hosts and roles
                 return Problem(503, "database_away", "the database cannot be reached", "repeat the call", 1.0)
             if cls is errors.NotAllowed:
                 return Problem(503, "server_not_allowed", "the server's database role lacks a right", None, 60.0)
             retry = RETRY_SOON.get(cls, 5.0) if status == 503 else None
-            return Problem(status, code_of(cls), error.message, error.hint, retry)
+            return Problem(status, code_of(cls), error.message, _hint(error, may_use), retry)
     return Problem(500, "internal", "something went wrong in the server", "look in the server's log")
 
 
-def code_of(cls: type[errors.Error]) -> str:
-    """StreamNotFound -> stream_not_found."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+def _hint(error: errors.Error, may_use: Callable[[str], bool] | None) -> str | None:
+    hint = error.hint
+    if hint and isinstance(error, errors.StreamNotFound) and may_use is not None:
+        named = error.similar or ()
+        hint = did_you_mean([name for name in named if may_use(name)]) + hint.removeprefix(did_you_mean(named))
+    return translate(hint, "http") if hint else None

@@ -1,10 +1,13 @@
-"""Prometheus text: what this process did, and how the database, its streams and its consumers stand."""
+"""Prometheus text: what all processes of this server did, and how the database, streams and consumers stand."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from operator import add
+
+import msgspec
 
 from ..types import ConsumerInfo, StreamInfo
 
@@ -15,6 +18,21 @@ MOST_SERIES = 10_000  # of messages: streams and consumers that come and go
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = tuple[str, ...]
+
+
+class Figures(msgspec.Struct, array_like=True):
+    """What one process counted, to be added to what others did."""
+
+    requests: list[tuple[tuple[str, str, int], int]]
+    messages: list[tuple[tuple[str, str, str | None], int]]
+    pushes: list[tuple[tuple[str, str, str], int]]
+    histograms: list[list[tuple[Labels, list[int], float]]]
+    refused: int
+    gauges: dict[str, float]  # and counters, whose names end in _total
+
+    def lasting(self) -> Figures:
+        """What stays when the process has ended: its counters."""
+        return msgspec.structs.replace(self, gauges={k: v for k, v in self.gauges.items() if k.endswith("_total")})
 
 
 class Histogram:
@@ -37,6 +55,17 @@ class Histogram:
         counts, total = found
         counts[bisect_left(self._bounds, seconds)] += 1
         total[0] += seconds
+
+    def found(self) -> list[tuple[Labels, list[int], float]]:
+        """What it has counted: of each bound, and the sum."""
+        return [(values, list(counts), total[0]) for values, (counts, total) in self._found.items()]
+
+    def merge(self, others: list[tuple[Labels, list[int], float]]) -> None:
+        """Adds what another one has counted."""
+        for values, counts, total in others:
+            mine = self._found.setdefault(values, ([0] * (len(self._bounds) + 1), [0.0]))
+            mine[0][:] = map(add, mine[0], counts)
+            mine[1][0] += total
 
     def render(self) -> list[str]:
         """Its lines."""
@@ -72,6 +101,8 @@ class Metrics:
         )  # fmt: skip
         self._pushes: dict[tuple[str, str, str], int] = {}
         self._push_times = Histogram("headgate_push_seconds", "Time to an endpoint's answer.", ("stream", "consumer"))
+        self._histograms = (self._times, self._commits, self._ages, self._push_times)
+        self._gauges: dict[str, float] = {}  # of others
         self.refused = 0  # connections
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -103,20 +134,42 @@ class Metrics:
         for at in sent_at:
             self._ages.add((stream, consumer), max((now - at).total_seconds(), 0.0))
 
+    def figures(self, gauges: Mapping[str, float]) -> Figures:
+        """All that was counted."""
+        return Figures(
+            list(self._requests.items()), list(self._messages.items()), list(self._pushes.items()),
+            [h.found() for h in self._histograms], self.refused,
+            {name: self._gauges.get(name, 0.0) + gauges.get(name, 0.0) for name in {**self._gauges, **gauges}},
+        )  # fmt: skip
+
+    def merge(self, others: Figures) -> None:
+        """Adds what another process has counted."""
+        for key, n in others.requests:
+            self._requests[key] = self._requests.get(key, 0) + n
+        for message, n in others.messages:
+            self._messages[message] = self._messages.get(message, 0) + n
+        for push, n in others.pushes:
+            self._pushes[push] = self._pushes.get(push, 0) + n
+        for mine, theirs in zip(self._histograms, others.histograms, strict=True):
+            mine.merge(theirs)
+        for name, value in others.gauges.items():
+            self._gauges[name] = self._gauges.get(name, 0.0) + value
+        self.refused += others.refused
+
     def render(self, gauges: Mapping[str, tuple[str, float]]) -> list[str]:
-        """The lines of this process; `gauges` by name, with what they are. A name that ends in _total is a counter."""
+        """The lines; `gauges` by name, with what they are. A name that ends in _total is a counter."""
         lines = [_head("headgate_http_requests_total", "counter", "Answers by route, method and status.")]
         for (route, method, status), n in self._requests.items():
             lines.append(f"headgate_http_requests_total{_labels(route=route, method=method, status=str(status))} {n}")
         name = "headgate_http_messages_total"
-        lines.append(_head(name, "counter", "Messages published, delivered, acked and nacked through this process."))
+        lines.append(_head(name, "counter", "Messages published, delivered, acked and nacked through this server."))
         for (what, stream, consumer), n in self._messages.items():
             lines.append(f"{name}{_labels(what=what, stream=stream, consumer=consumer)} {n}")
         name = "headgate_push_total"
         lines.append(_head(name, "counter", "Messages posted to the URLs of push consumers: done, failed or gone."))
         for (stream, pusher, result), n in self._pushes.items():
             lines.append(f"{name}{_labels(stream=stream, consumer=pusher, result=result)} {n}")
-        for histogram in (self._times, self._commits, self._ages, self._push_times):
+        for histogram in self._histograms:
             lines += histogram.render()
         refused = ("Connections refused because there were too many.", float(self.refused))
         for name, (about, value) in {**gauges, "headgate_http_connections_refused_total": refused}.items():
@@ -133,12 +186,23 @@ STREAMS = {
     "is_full": ("headgate_stream_full", "gauge", "1 while sending fails because max_storage is reached."),
 }
 CONSUMERS = {
-    "delivered": ("headgate_consumer_delivered_total", "counter", "Messages handed out from the log, to anybody."),
-    "rate": ("headgate_consumer_delivered_rate", "gauge", "Messages handed out a second, in the last seconds."),
+    "delivered": (
+        "headgate_consumer_delivered_total",
+        "counter",
+        "Messages handed out for the first time, to anybody.",
+    ),
+    "redelivered": ("headgate_consumer_redelivered_total", "counter", "Messages handed out again, to anybody."),
+    "rate": ("headgate_consumer_delivered_rate", "gauge", "The same a second, in the last seconds."),
     "lag": ("headgate_consumer_lag", "gauge", "Messages not done: unread, in flight and parked."),
     "unread": ("headgate_consumer_unread", "gauge", "Messages still to come to."),
     "in_flight": ("headgate_consumer_in_flight", "gauge", "Messages that workers have."),
     "parked": ("headgate_consumer_parked", "gauge", "Messages that are delayed, failed or wait behind one."),
+    "due": ("headgate_consumer_due", "gauge", "Parked messages that could be handed out now."),
+    "most_failures": (
+        "headgate_consumer_most_failures",
+        "gauge",
+        "How often a message that is not done has failed, at most.",
+    ),
     "dead": ("headgate_consumer_dead", "gauge", "Dead letters."),
     "lost": ("headgate_consumer_lost_total", "counter", "Messages removed before they were done."),
     "paused": ("headgate_consumer_paused", "gauge", "1 while the consumer is paused."),
@@ -157,7 +221,16 @@ VITALS = {
         "headgate_database_oldest_snapshot_transactions", "Transactions begun since the oldest snapshot in use.",
     ),
     "wraparound_transactions": (
-        "headgate_database_wraparound_transactions", "Transactions since the database was frozen; 2 billion stop it.",
+        "headgate_database_wraparound_transactions", "Transactions since a database was frozen; 2 billion stop it.",
+    ),
+    "wraparound_multixacts": (
+        "headgate_database_wraparound_multixacts", "Multixacts since a database was frozen; 2 billion stop the server.",
+    ),
+    "freeze_max_age": (
+        "headgate_database_freeze_max_age", "Transactions after which autovacuum freezes.",
+    ),
+    "multixact_freeze_max_age": (
+        "headgate_database_multixact_freeze_max_age", "Multixacts after which autovacuum freezes.",
     ),
     "maintenance_seconds": ("headgate_maintenance_age_seconds", "How long ago maintenance last ran."),
     "table_bytes": ("headgate_table_bytes", "Size of a table that changes all the time."),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-import re
 from typing import Any
 
 import msgspec
 
+from .pages import page
 from .routing import Route, Routes
 
 _REF = "#/components/schemas/{name}"
@@ -55,7 +55,7 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
     made: dict[str, Any] = {"operationId": route.name, "summary": route.summary}
     if route.scope is not None:
         made["security"] = [{"token": []}]
-        made["description"] = f"Needs the scope `{route.scope}`."
+        made["description"] = f"Needs the scope `{route.scope}`." if route.scope != "any" else "Needs a token."
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in route.parameters
@@ -83,8 +83,9 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
             **({"next": {"type": route.next_type}} if route.has_next else {}),
         }
         schema = {"type": "object", "required": ["data"], "properties": properties}
+    content = {kind: {"schema": schema}, **({"text/html": {"schema": {}}} if route.page is not None else {})}
     made["responses"] = {
-        str(route.status): {"description": "Done.", "content": {kind: {"schema": schema}}},
+        str(route.status): {"description": "Done.", "content": content},
         "default": {
             "description": "Not done.",
             "content": {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}},
@@ -121,8 +122,7 @@ def docs_page(openapi: bytes) -> bytes:
         shapes.append(
             f'<h3 id="{name}">{name}</h3><p>{html.escape(schema.get("description", ""))}</p><table>{fields}</table>'
         )
-    page = _PAGE.format(routes="".join(rows), shapes="".join(shapes))
-    return page.encode()
+    return page("Headgate: HTTP API", _BODY.format(routes="".join(rows), shapes="".join(shapes)))
 
 
 def _link(schema: dict[str, Any]) -> str:
@@ -143,15 +143,7 @@ def _kind(schema: dict[str, Any]) -> str:
     return html.escape(" ".join([str(schema.get("type", "any JSON value")), *limits]))
 
 
-_PAGE = re.sub(
-    r"\n\s*",
-    "\n",
-    """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Headgate: HTTP API</title>
-    <style>body{{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}}
-    table{{border-collapse:collapse}}td{{padding:.2rem .8rem .2rem 0;vertical-align:top}}
-    code{{font-size:90%}}</style></head>
-    <body><h1>Headgate: HTTP API</h1><p>Send <code>Authorization: Bearer &lt;token&gt;</code>. Answers are
-    <code>{{"data": …}}</code>, errors <code>{{"error": {{"code", "message", "hint"}}}}</code>.
-    The same for programs: <a href="openapi.json">openapi.json</a>.</p>
-    <table>{routes}</table><h2>Bodies and answers</h2>{shapes}</body></html>""",
-)
+_BODY = """<p>Send <code>Authorization: Bearer &lt;token&gt;</code>. Answers are
+<code>{{"data": …}}</code>, errors <code>{{"error": {{"code", "message", "hint"}}}}</code>.
+The same for programs: <a href="openapi.json">openapi.json</a>.</p>
+<table>{routes}</table><h2>Bodies and answers</h2>{shapes}"""

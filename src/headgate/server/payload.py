@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from ..encoding import CONTENT_TYPE, ENCODING
+from ..encoding import CONTENT_TYPE, is_base64
 from ..errors import InvalidText
 from .errors import Problem
 
 _load = msgspec.json.decode
+_check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def to_text(raw: msgspec.Raw, headers: dict[str, Any] | None) -> tuple[str, dict[str, Any] | None]:
@@ -40,14 +41,15 @@ def to_text(raw: msgspec.Raw, headers: dict[str, Any] | None) -> tuple[str, dict
 def to_json(text: str, headers: dict[str, Any] | None) -> msgspec.Raw | str:
     """The JSON value that a message's text stands for; text that only looks like JSON is a string."""
     kind = headers.get(CONTENT_TYPE) if isinstance(headers, dict) else None
-    if isinstance(headers, dict) and headers.get(ENCODING) == "base64":
+    if isinstance(headers, dict) and is_base64(headers):
         return text
     if isinstance(kind, str) and kind.startswith("text/"):
         return text
     if kind == "application/json" or text[:1] in ("{", "["):
         try:
-            _load(text)  # who sends with SQL can write anything
-            return msgspec.Raw(text.encode())
-        except (msgspec.DecodeError, ValueError, RecursionError):
+            # Who sends with SQL can write anything. Numbers are not converted: those that no int or float holds stay
+            # as they are written.
+            return _check(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
             return text
     return text

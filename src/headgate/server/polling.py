@@ -1,6 +1,6 @@
 """Long polls: any number wait without a connection each, and wake when there may be something for them.
 
-What is published through this process wakes them at once. For everything else one task looks at the sequences of the
+What is published through this server wakes them at once. For everything else one task looks at the sequences of the
 streams that somebody waits for, all in one statement: every millisecond while they move, every few otherwise, and not
 at all while nobody waits. A sequence moves before its message commits, so a stream that moved is looked at again a few
 times. What becomes available without a publish (a delay or a deadline passes, a key is free again) is found by a scout:
@@ -21,6 +21,7 @@ from .. import statements
 from ..aio import AsyncHeadgate
 from ..connections import Array
 from .ending import end
+from .siblings import Alone, Siblings
 
 log = logging.getLogger("headgate.server")
 
@@ -64,9 +65,13 @@ class Watched:
 class Polling:
     """Who waits for what, and the task that looks for them."""
 
-    def __init__(self, hg: AsyncHeadgate, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, hg: AsyncHeadgate, clock: Callable[[], float] = monotonic, siblings: Siblings | None = None
+    ) -> None:
         self._hg = hg
         self._clock = clock
+        self._siblings = siblings or Alone()
+        self._count = 0  # who wait
         self._watched: dict[str, Watched] = {}
         self._left: dict[str, Watched] = {}  # nobody waits for these at the moment; who comes back need not look anew
         self._moves: dict[str, int] = {}  # of each stream, how often it was seen to move
@@ -129,12 +134,16 @@ class Polling:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.waiters.append((waiter, wanted))
         self._somebody.set()
+        self._count += 1
+        self._siblings.waiting(self._count)
         try:
             await asyncio.wait((waiter, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if waiter.done() and not gone.done():
                 return not self.is_stopping
             return False
         finally:
+            self._count -= 1
+            self._siblings.waiting(self._count)
             if waiter.done():
                 if gone.done():
                     queue.wake(1, self._clock())  # the sign is for the next one, then
@@ -146,16 +155,30 @@ class Polling:
 
     def published(self, stream: str, seqs: Sequence[int]) -> None:
         """Messages were committed through this process."""
+        if seqs:
+            self._siblings.published(stream, max(seqs), len(seqs))
+            self.heard_of(stream, max(seqs), len(seqs))
+        else:
+            self._moved(stream, 0)
+
+    def heard_of(self, stream: str, last: int, count: int) -> None:
+        """Messages were committed through this server."""
         watched = self._watched.get(stream)
-        if watched is not None and seqs:
+        if watched is not None:
             if watched.seq is not None:
-                watched.seq = max(watched.seq, max(seqs))
+                watched.seq = max(watched.seq, last)
             # a look at this very moment may go by a tick that another session began before the commit
             watched.again = [self._clock() + after for after in AGAIN]
-        self._moved(stream, len(seqs))
+        self._moved(stream, count)
 
     def stirred(self, stream: str, consumer: str, count: int = 1, *, likely: bool = True) -> None:
         """Something may have become available for a consumer. Where it is not likely, it is not looked at too often."""
+        if likely:
+            self._siblings.stirred(stream, consumer, count)
+        self.wake(stream, consumer, count, likely=likely)
+
+    def wake(self, stream: str, consumer: str, count: int, *, likely: bool = True) -> None:
+        """The same, of those who wait here."""
         if (watched := self._watched.get(stream)) is not None:
             now = self._clock()
             for key, queue in list(watched.queues.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -90,6 +91,16 @@ def _fields(stream: str, consumer: str, m: AsyncMessage, headers: object) -> dic
     }  # fmt: skip
 
 
+def _reason(error: BaseException) -> str:
+    """What the system says of a connection that failed, which others have wrapped in errors of their own."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.errno:
+            return os.strerror(inner.errno).lower()
+        inner = inner.__cause__ or inner.__context__
+    return type(error).__name__
+
+
 class Poster:
     """Posts for all consumers of a process, over connections that are kept."""
 
@@ -124,7 +135,7 @@ class Poster:
         except ssl.SSLError as error:
             return Answer(None, f"TLS: {error.reason or 'failed'}")
         except (httpcore.NetworkError, OSError) as error:
-            return Answer(None, f"the connection failed: {type(error).__name__}")
+            return Answer(None, f"the connection failed: {_reason(error)}")
         except (httpcore.ProtocolError, httpcore.UnsupportedProtocol, UnicodeError, ValueError) as error:
             return Answer(None, f"not an answer of HTTP: {type(error).__name__}")
 

@@ -11,8 +11,6 @@ import asyncio
 import logging
 import resource
 from collections import deque
-from collections.abc import MutableMapping
-from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -20,22 +18,37 @@ import httptools
 import msgspec
 
 from .deadlines import Deadlines
+from .exchange import STATUS, Request
 
 log = logging.getLogger("headgate.server")
 
-HEAD_BYTES = 64 * 1024  # of a request: its line and its headers
+HEAD_BYTES = 64 * 1024  # of a request: its line and its headers; and of what stands around the parts of its body
+MOST_HEADERS = 200  # of a request
 UNREAD_BYTES = 64 * 1024  # of a body, until the application has asked for it
+PIECE = 8 * 1024  # bytes that are parsed at once: requests take up far more than their bytes
+LARGE_BODY = 32 * 1024  # bytes of an answer that are written as they are: many callers may wait for the same ones
 RESERVED = 100  # files that the process needs for other things: the database, the log, Python itself
-
-_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-
-Event = MutableMapping[str, Any]
 
 
 def most_connections(asked: int) -> int:
     """How many callers may be connected at once: so many, but no more than there are files for."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return asked if files == resource.RLIM_INFINITY else min(asked, max(files - RESERVED, 1))
+
+
+def _fault(version: str, headers: list[tuple[bytes, bytes]]) -> str | None:
+    """What the parser lets pass, and others on the way may read otherwise."""
+    hosts = 0
+    if version not in ("1.1", "1.0"):
+        return "HTTP/1.1 and HTTP/1.0 are spoken here"
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding" and (version != "1.1" or value.lower() != b"chunked"):
+            return "the only Transfer-Encoding that is known here is chunked, in HTTP/1.1"
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return "a request names one Host"
+    return None
 
 
 class Protocol(asyncio.Protocol):
@@ -50,17 +63,20 @@ class Protocol(asyncio.Protocol):
         self.loop = _loop or asyncio.get_running_loop()
         self._service = config.app.service
         self._server = server_state
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is passed over, here
+        self._parser = self._new_parser()
         self._about: dict[str, Any] = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}}
         self._requests: deque[Request] = deque()  # the first one is in work
         self._due: Deadlines | None = None  # what ends this connection when nothing comes
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
+        self._around_bytes = 0  # that came since the last part of a body: trailers, extensions of chunks
         self._is_in_head = False
+        self._is_known = False  # the head that is being parsed: see _pass_upgrade
+        self._has_moved = False  # the body went on, or the request ended, in what has just arrived
         self._is_closing = False  # nothing is read any more
         self._is_paused = False  # there is enough to do
+        self._rest = b""  # what had arrived by then, and is not parsed yet
         self._is_clogged = False  # the caller does not read its answers
         self.is_gone = False
 
@@ -71,7 +87,7 @@ class Protocol(asyncio.Protocol):
         self._server.connections.add(self)
         self._about |= {
             "scheme": "http", "root_path": "", "client": transport.get_extra_info("peername"),
-            "server": transport.get_extra_info("sockname"),
+            "server": transport.get_extra_info("sockname"), "headgate.has_hung_up": lambda: self.is_gone,
         }  # fmt: skip
         if len(self._server.connections) > self._service.most_connections:
             self._service.metrics.refused += 1
@@ -81,10 +97,16 @@ class Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        self._service.siblings.closed()
         self.is_gone = self._is_closing = True
         self._wait(None)
         for request in self._requests:
             request.wake()
+        # so that nothing of it waits for the garbage collector, which comes rarely here
+        self._requests.clear()
+        self._about.clear()
+        self._rest = b""
+        del self._parser
 
     def pause_writing(self) -> None:
         self._is_clogged = True
@@ -116,15 +138,27 @@ class Protocol(asyncio.Protocol):
     # Of what arrives
 
     def data_received(self, data: bytes) -> None:
+        if self._rest:
+            self._rest += data
+        elif len(data) <= PIECE:
+            self._take(data)
+        else:
+            self._take_in_pieces(data)
+
+    def _take_in_pieces(self, data: bytes) -> None:
+        """Until there is enough to do. The rest waits as bytes."""
+        for start in range(0, len(data), PIECE):
+            if self._is_paused:
+                self._rest = data[start:]
+                return
+            self._take(data[start : start + PIECE])
+
+    def _take(self, data: bytes) -> None:
         if self._is_closing:
             return
         was_in_head = self._is_in_head
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # to something that is not spoken here: it is answered as if not asked for
-            self._end_of_requests()
-        except httptools.HttpParserError:
-            self._broken()
+        self._has_moved = False
+        self._parse(memoryview(data))
         if self._is_in_head:
             if was_in_head:
                 self._head_bytes += len(data)
@@ -132,21 +166,75 @@ class Protocol(asyncio.Protocol):
                 self._refuse(431, "head_too_large", f"the request's head is larger than {HEAD_BYTES} bytes")
             elif self._due is not self._service.heads:  # most requests come whole, and need no timer
                 self._wait(self._service.heads)
+        elif self._has_moved:
+            self._around_bytes = 0
+        else:
+            self._around_bytes += len(data)
+            if self._around_bytes > HEAD_BYTES:
+                self._broken()
+
+    def _parse(self, data: memoryview) -> None:
+        try:
+            while data:
+                try:
+                    self._parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = self._pass_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._broken()
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is passed over, here
+        return parser
+
+    def _pass_upgrade(self, rest: memoryview) -> memoryview:
+        """The caller would like to speak something else, which is not spoken here: it is answered as if it had not said
+        so. But the parser takes all that follows for the other protocol. A new one goes on behind the head, and is told
+        how the body is framed."""
+        if self._is_closing:
+            return rest[:0]
+        if self._parser.get_method() == b"CONNECT":  # what follows is not for us
+            self._requests[-1].is_whole = True
+            self._end_of_requests()
+            return rest[:0]
+        framing = [
+            b"%s: %s\r\n" % header for header in self._headers if header[0] in (b"content-length", b"transfer-encoding")
+        ]
+        self._parser = self._new_parser()
+        self._is_known = True
+        self._parser.feed_data(b"".join((b"POST / HTTP/1.1\r\n", *framing, b"\r\n")))
+        self._is_known = False
+        return rest
 
     def on_message_begin(self) -> None:
+        if self._is_known:
+            return
         self._is_in_head = True
         self._head_bytes = 0
         self._url = b""
         self._headers = []
 
     def on_url(self, url: bytes) -> None:
-        self._url += url
+        if not self._is_known:
+            self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        if self._is_in_head:  # trailers say nothing here
+            self._headers.append((name.lower(), value.strip(b" \t")))
+            if len(self._headers) > MOST_HEADERS and not self._is_closing:
+                if self._requests:  # those before it are answered
+                    self._end_of_requests()
+                else:
+                    self._refuse(431, "head_too_large", f"the request has more than {MOST_HEADERS} headers")
+                self._is_in_head = False
 
     def on_headers_complete(self) -> None:
+        if self._is_known:
+            return
         self._is_in_head = False
+        self._has_moved = True
         if self._is_closing:
             return
         if self._due is not None:
@@ -158,6 +246,12 @@ class Protocol(asyncio.Protocol):
         raw_path, _, query = url.partition(b"#")[0].partition(b"?")
         path = raw_path.decode("latin-1")
         version = parser.get_http_version()
+        if (fault := _fault(version, self._headers)) is not None:
+            if self._requests:  # those before it are answered
+                self._end_of_requests()
+            else:
+                self._refuse(400, "bad_request", fault)
+            return
         scope = {
             **self._about, "http_version": version, "method": parser.get_method().decode("latin-1"),
             "path": unquote(path) if "%" in path else path, "raw_path": raw_path, "query_string": query,
@@ -170,12 +264,17 @@ class Protocol(asyncio.Protocol):
         else:
             self._pause()
 
+    def on_chunk_header(self) -> None:
+        self._has_moved = True
+
     def on_body(self, body: bytes) -> None:
+        self._has_moved = True
         if not self._is_closing and self._requests[-1].arrived(body) > UNREAD_BYTES:
             self._pause()
 
     def on_message_complete(self) -> None:
-        if self._is_closing:
+        self._has_moved = True
+        if self._is_closing or self._parser.should_upgrade():
             return
         request = self._requests[-1]
         request.is_whole = True
@@ -208,13 +307,17 @@ class Protocol(asyncio.Protocol):
         task.add_done_callback(request.ended)
 
     def answer(self, request: Request, head: list[bytes], body: bytes) -> None:
-        """Writes an answer, in one piece."""
+        """Writes an answer, in one piece unless it is large."""
         if self.is_gone:
             return
         if not request.keep_alive:
             head.append(b"connection: close\r\n")
-        head += (b"\r\n", body)
-        self._transport.write(b"".join(head))
+        head.append(b"\r\n")
+        if len(body) < LARGE_BODY:
+            head.append(body)
+            self._transport.write(b"".join(head))
+        else:
+            self._transport.writelines((b"".join(head), body))
         self._server.total_requests += 1
         self._go_on()
 
@@ -249,13 +352,18 @@ class Protocol(asyncio.Protocol):
     def _pause(self) -> None:
         if not self._is_paused:
             self._is_paused = True
-            self._transport.pause_reading()
+            if self._transport.is_reading():  # not where only the rest was being parsed
+                self._transport.pause_reading()
 
     def read_on(self) -> None:
         """Reads, unless there is enough to do."""
         if self._is_paused and len(self._requests) < 2 and not self._transport.is_closing():
             self._is_paused = False
-            self._transport.resume_reading()
+            if self._rest:
+                rest, self._rest = self._rest, b""
+                self._take_in_pieces(rest)
+            if not self._is_paused and not self._transport.is_reading():
+                self._transport.resume_reading()
 
     def write_continue(self) -> None:
         """The caller waits to be asked for the body."""
@@ -268,7 +376,7 @@ class Protocol(asyncio.Protocol):
         body = msgspec.json.encode({"error": {"code": code, "message": message, "hint": None}})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         if not self._transport.is_closing():
-            self._transport.write(_STATUS[status] + more + head + body)
+            self._transport.write(STATUS[status] + more + head + body)
         self._close()
 
     def _close(self) -> None:
@@ -283,75 +391,3 @@ class Protocol(asyncio.Protocol):
         self._due = due
         if due is not None:
             due.add(self)
-
-
-class Request:
-    """One request and its answer."""
-
-    __slots__ = (
-        "_answer", "_is_asked_for", "_news", "_parts", "_protocol", "_size", "_waiter", "is_answered", "is_broken",
-        "is_whole", "keep_alive", "scope",
-    )  # fmt: skip
-
-    def __init__(self, protocol: Protocol, scope: dict[str, Any], *, keep_alive: bool) -> None:
-        self._protocol = protocol
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._news = False  # something of the body that the application has not got
-        self._is_asked_for = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._answer: Event | None = None
-        self.scope = scope
-        self.keep_alive = keep_alive
-        self.is_whole = self.is_broken = self.is_answered = False
-
-    def arrived(self, part: bytes) -> int:
-        """A part of the body is here. How much is kept."""
-        if self.is_answered:
-            return 0
-        self._parts.append(part)
-        self._size += len(part)
-        self.wake()
-        return self._size
-
-    def wake(self) -> None:
-        """There is news."""
-        self._news = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def receive(self) -> Event:
-        """ASGI's: the body, a part or all of it; afterwards, that the caller has gone."""
-        protocol = self._protocol
-        if not self._news and not self.is_whole and not self._is_asked_for:
-            self._is_asked_for = True
-            if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.scope["headers"]):
-                protocol.write_continue()
-        protocol.read_on()
-        while not self._news and not protocol.is_gone and not self.is_answered:
-            self._waiter = protocol.loop.create_future()
-            await self._waiter
-        self._news = False
-        if protocol.is_gone or self.is_answered or self.is_broken:
-            return {"type": "http.disconnect"}
-        parts, self._parts, self._size = self._parts, [], 0
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return {"type": "http.request", "body": body, "more_body": not self.is_whole}
-
-    async def send(self, event: Event) -> None:
-        """ASGI's: the head of the answer, then its body, whole."""
-        if self._answer is None:
-            self._answer = event
-            return
-        head = [_STATUS[self._answer["status"]]]
-        for name, value in self._answer["headers"]:
-            head += (name, b": ", value, b"\r\n")
-            if name == b"connection":
-                self.keep_alive = False
-        self.is_answered = True
-        self.wake()
-        self._protocol.answer(self, head, event["body"])
-
-    def ended(self, task: asyncio.Task[None]) -> None:
-        """The application is done with it."""
-        self._protocol.ended(self, task)

@@ -33,6 +33,8 @@ RETRY = 0.5  # seconds while the database is away
 GRACE = 30.0  # seconds that posts under way have when the server stops
 TROUBLE = 5  # failures in a row after which an endpoint is spared, so that it does not use up every message's attempts
 LONGEST_SPARE = 30.0  # seconds
+LONGEST_REST = 300.0  # seconds that an endpoint may ask for: it may be wrong, and nobody else can lift it
+TELL_EVERY = 60.0  # seconds between lines of the log about what an endpoint refused
 BACKOFF_MOST = 300.0  # seconds, where the consumer has no backoff of its own
 
 
@@ -98,7 +100,7 @@ class Pushing:
                 await asyncio.wait_for(self._look.wait(), LOOK_EVERY)
 
     def _arrange(self, rows: list[Any]) -> None:
-        """Has a pusher for each consumer that pushes. One whose settings changed finishes what it has begun."""
+        """Has a pusher for each consumer that pushes and is not paused. Others finish what they have begun."""
         targets = {
             (stream, consumer): Target(
                 stream, consumer, version, url, tuple(secrets), concurrency, timeout.total_seconds(), headers
@@ -130,6 +132,9 @@ class Pusher:
         self._stopped: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._failures = 0  # in a row
         self._rest_until = 0.0
+        self._told_until = 0.0  # that something failed
+        self._ack_wait = 1.0  # seconds, of what was received last
+        self._is_shorter = asyncio.Event()  # than it was
         name = f"headgate-push-{target.stream}-{target.consumer}"
         self._tasks = [asyncio.create_task(self._run(), name=name), asyncio.create_task(self._keep())]
 
@@ -182,7 +187,12 @@ class Pusher:
         key = (t.consumer, None)
         mark = service.polling.mark(t.stream, key)
         now = monotonic()
-        messages = await consumer.receive(room)
+        # said in the call: the consumer's may be changed at any moment, and is not always known here yet
+        ack_wait = consumer.ack_wait.total_seconds()
+        if ack_wait < self._ack_wait:
+            self._is_shorter.set()
+        self._ack_wait = ack_wait
+        messages = await consumer.receive(room, ack_wait=ack_wait)
         if not messages:
             if service.polling.is_stopping:
                 self.drain()
@@ -190,7 +200,7 @@ class Pusher:
                 await service.polling.wait(t.stream, key, room, mark, IDLE, self._stopped)
             return
         for m in messages:
-            self._held[m.ack_id] = now + consumer.ack_wait.total_seconds()
+            self._held[m.ack_id] = now + ack_wait
         for chain in chains(consumer, messages):
             run = asyncio.create_task(self._push(consumer, chain))
             self._runs.add(run)
@@ -233,8 +243,9 @@ class Pusher:
             await self._settle(m, lambda: service.hg.run(statements.PUSH_GONE, params))
             log.warning("the endpoint of %s of %s is gone: the consumer is paused", t.consumer, t.stream)
             return False  # and the message is released: nothing is wrong with it
+        self._tell(m, answer)
         self._spare(answer)
-        delay = answer.retry_after
+        delay = answer.retry_after and min(answer.retry_after, LONGEST_REST)
         if delay is None and consumer.backoff is None:
             delay = min(2.0 ** min(m.attempt - 1, 20), BACKOFF_MOST)
         await self._settle(m, lambda: consumer.nack([m], delay=delay, error=answer.error))
@@ -242,9 +253,24 @@ class Pusher:
         service.metrics.count("nacked", t.stream, t.consumer, 1)
         return False
 
+    def _tell(self, m: AsyncMessage, answer: Answer) -> None:
+        """Says in the log why a message was not taken: now and then, for it may be all of them."""
+        if monotonic() >= self._told_until:
+            t = self.target
+            self._told_until = monotonic() + TELL_EVERY
+            log.warning(
+                "pushing message %s of %s for %s failed, attempt %s: %s", m.seq, t.stream, t.consumer, m.attempt,
+                answer.error,
+            )  # fmt: skip
+
     def _spare(self, answer: Answer) -> None:
         self._failures = self._failures + 1 if answer.is_trouble else 0
-        rest = answer.retry_after or 0.0
+        rest = min(answer.retry_after or 0.0, LONGEST_REST)
+        if rest > LONGEST_SPARE:
+            t = self.target
+            log.warning(
+                "the endpoint of %s of %s asks for a pause: nothing is posted for %g s", t.consumer, t.stream, rest
+            )
         if self._failures >= TROUBLE:
             rest = max(rest, min(0.5 * 2.0 ** min(self._failures - TROUBLE, 20), LONGEST_SPARE))
         self._rest_until = max(self._rest_until, monotonic() + rest)
@@ -266,20 +292,27 @@ class Pusher:
     async def _keep(self) -> None:
         """Keeps the messages in hand ours while they are posted or wait for one of their key."""
         t = self.target
-        wait = 1.0
         while True:
-            await asyncio.sleep(wait / 3)
+            self._is_shorter.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_shorter.wait(), max(min(self._ack_wait, 60.0), 0.1) / 3)
             try:
-                consumer = await self._service.consumer(t.stream, t.consumer)
-                wait = max(min(consumer.ack_wait.total_seconds(), 60.0), 0.1)
-                if held := list(self._held):
-                    until = monotonic() + consumer.ack_wait.total_seconds()
-                    await consumer.extend(held, consumer.ack_wait)
-                    for id in held:
-                        if id in self._held:
-                            self._held[id] = until
+                if self._held:
+                    await self._extend(await self._service.consumer(t.stream, t.consumer))
             except Error as error:
                 log.debug("cannot extend what is pushed: %s", error)
+
+    async def _extend(self, consumer: AsyncConsumer) -> None:
+        """Moves deadlines. What others have by now is ours no more, and is not posted: this process may have stood."""
+        held = list(self._held)
+        now = monotonic()
+        done = await consumer.extend(held, self._ack_wait)
+        for id in held:
+            if done.stale and (await consumer.extend([id], self._ack_wait)).stale:
+                self._held.pop(id, None)
+                self._room.set()
+            elif id in self._held:
+                self._held[id] = now + self._ack_wait
 
     def _is_ours(self, m: AsyncMessage) -> bool:
         return self._held.get(m.ack_id, 0.0) > monotonic()

@@ -14,6 +14,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=55, pattern="^[A-Za-z0-9_][A
 Text = Annotated[str, Meta(max_length=10_000)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Bytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Large = Annotated[int, Meta(ge=1, le=MOST_SEQ)]
 Seq = Annotated[int, Meta(ge=0, le=MOST_SEQ)]
 Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -25,6 +26,8 @@ Sort = Literal["seq_asc", "seq_desc"]
 Filter = Annotated[list[Text], Meta(min_length=1, max_length=100)]
 Backoff = float | list[float] | dict[str, float]
 PushUrl = Annotated[str, Meta(min_length=8, max_length=2000, pattern="^https?://")]
+PostgresUrl = Annotated[str, Meta(max_length=2000, pattern="^postgres(ql)?://")]
+Identifier = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[A-Za-z0-9_]+$")]
 Secret = Annotated[str, Meta(min_length=8, max_length=1000)]
 Secrets = Annotated[list[Secret], Meta(min_length=1, max_length=5)]
 Where = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -45,13 +48,13 @@ class NewStream(Body):
     retain: Literal["forever", "until_acked", "until_archived"] | None = None
     retain_up_to_ms: Milliseconds | None = None
     retain_at_least_ms: Milliseconds | None = None
-    max_storage: Bytes | None = None
+    max_storage: Large | None = None
     one_message_per_key: bool | None = None
     process_unmodified: bool | None = None
     dedup_window_ms: Milliseconds | None = None
     max_message_bytes: Bytes | None = None
-    segment_rows: Count | None = None
-    segment_bytes: Bytes | None = None
+    segment_rows: Large | None = None
+    segment_bytes: Large | None = None
     segment_age_ms: Milliseconds | None = None
     compact_every_ms: Milliseconds | None = None
     if_not_exists: bool = False
@@ -60,21 +63,25 @@ class NewStream(Body):
 class StreamChange(Body):
     """Settings of a stream to change. null puts a setting back to none; what is left out stays."""
 
+    lanes: Count | UnsetType = UNSET
     retain: Literal["forever", "until_acked", "until_archived"] | UnsetType = UNSET
     retain_up_to_ms: Milliseconds | UnsetType | None = UNSET
     retain_at_least_ms: Milliseconds | UnsetType | None = UNSET
-    max_storage: Bytes | UnsetType | None = UNSET
+    max_storage: Large | UnsetType | None = UNSET
     process_unmodified: bool | UnsetType = UNSET
     dedup_window_ms: Milliseconds | UnsetType = UNSET
     max_message_bytes: Bytes | UnsetType = UNSET
-    segment_rows: Count | UnsetType = UNSET
-    segment_bytes: Bytes | UnsetType = UNSET
+    segment_rows: Large | UnsetType = UNSET
+    segment_bytes: Large | UnsetType = UNSET
     segment_age_ms: Milliseconds | UnsetType | None = UNSET
     compact_every_ms: Milliseconds | UnsetType = UNSET
 
 
 class NewMessage(Body):
-    """A message to send. `data` is any JSON value; an `id` makes sending it again harmless."""
+    """A message to send. `data` is any JSON value; an `id` makes sending it again harmless.
+
+    It is delivered after `delay_ms`, or at `deliver_at`, at the earliest.
+    """
 
     data: msgspec.Raw
     key: Text | None = None
@@ -82,6 +89,7 @@ class NewMessage(Body):
     channel: Text | None = None
     delay_ms: Milliseconds | None = None
     id: Text | None = None
+    deliver_at: Moment | None = None
 
 
 class NewMessages(Body):
@@ -91,10 +99,13 @@ class NewMessages(Body):
 
 
 class PushSettings(Body):
-    """Where to post messages to. Secrets are written `whsec_` and 24 to 64 bytes in base64; several sign with each."""
+    """Where to post messages to. Secrets are written `whsec_` and 24 to 64 bytes in base64; several sign with each.
+
+    A new one needs a secret; one that is there may be left to its own.
+    """
 
     url: PushUrl
-    secret: Secret | Secrets
+    secret: Secret | Secrets | UnsetType = UNSET
     concurrency: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
     timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] | UnsetType = UNSET
     headers: dict[str, Text] | UnsetType | None = UNSET
@@ -155,7 +166,11 @@ class SignatureForm(Body):
 
 
 class NewSource(Body):
-    """A source to make. `key`, `id` and `channel`: a path in the JSON body (`customer.id`), or `header:X-Name`."""
+    """A source to make. `key`, `id` and `channel`: a path in the JSON body (`customer.id`), or `header:X-Name`.
+
+    One of kind postgres has `url` and `tables` (`public.orders`, `public.*`, `*`), and of the rest only `publication`
+    and `slot`, where existing ones are to be used.
+    """
 
     name: Name
     stream: Name
@@ -170,7 +185,24 @@ class NewSource(Body):
     tolerance_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] | None = None
     body: Literal["json", "any"] | None = None
     rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    url: PostgresUrl | None = None
+    tables: Annotated[list[Where], Meta(min_length=1, max_length=1000)] | None = None
+    publication: Identifier | None = None
+    slot: Identifier | None = None
+    backfill: bool = False
     if_not_exists: bool = False
+
+
+class ToBackfill(Body):
+    """Tables whose rows are to be sent; all of the source's if none are named."""
+
+    tables: Annotated[list[Where], Meta(min_length=1, max_length=1000)] | None = None
+
+
+class RemovedSource(Body):
+    """How a source is removed: `forget` leaves its slot and publication where they are."""
+
+    forget: bool = False
 
 
 class SourceChange(Body):
@@ -190,21 +222,35 @@ class SourceChange(Body):
 
 
 class ToReceive(Body):
-    """What a worker has finished, settled in the same call."""
+    """What a worker has finished, settled in the same call. `whole_deliveries` is explained at ToAck."""
 
     ack_ids: Annotated[list[AckId], Meta(max_length=10_000)] = []
+    whole_deliveries: bool = False
 
 
 class ToAck(Body):
-    """Deliveries that are done."""
+    """Messages that are done.
+
+    `whole_deliveries`: an ack_id without its last number stands for all that came with it. For callers who receive with
+    a `worker` of their own: others may share deliveries.
+    """
 
     ack_ids: AckIds
+    whole_deliveries: bool = False
+
+
+class ToRelease(Body):
+    """Messages that were not worked on."""
+
+    ack_ids: AckIds
+    whole_deliveries: bool = False
 
 
 class ToNack(Body):
-    """Deliveries that failed."""
+    """Messages that failed."""
 
     ack_ids: AckIds
+    whole_deliveries: bool = False
     delay_ms: Milliseconds | None = None
     error: Text | None = None
 
@@ -217,6 +263,7 @@ class ToExtend(Body):
 
     ack_ids: AckIds
     by_ms: Milliseconds
+    whole_deliveries: bool = False
 
 
 class ToJoin(Body):
@@ -239,11 +286,12 @@ class Limits(Body):
 
 
 class ChosenDead(Body):
-    """Which dead letters: these seqs, those whose key passes the filter, or all."""
+    """Which dead letters: those that fit all of what is given, the oldest first, or, asked for by name, all."""
 
     seqs: Annotated[list[Seq], Meta(min_length=1, max_length=10_000)] | None = None
     filter: Filter | Text | None = None
     limit: Count | None = None
+    all: bool = False
 
 
 class ToDiscard(Body):

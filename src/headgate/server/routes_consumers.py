@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from ..types import Push, State
 from .addresses import Refused
-from .answers import Channel, Consumer, Nothing
+from .answers import Channel, Consumer, ConsumerSettings, Nothing, milliseconds
 from .answers_messages import DiscardedSome, Peeked
 from .call import Call
 from .errors import Problem
@@ -90,6 +90,21 @@ async def get_consumer(call: Call) -> Consumer:
     return Consumer.of(await call.service.hg.insights.consumer(call.stream, call.consumer))
 
 
+@routes.route("GET", CONSUMER + "/settings", scope="any", answer=ConsumerSettings)
+async def get_consumer_settings(call: Call) -> ConsumerSettings:
+    """What a worker needs to know of its consumer."""
+    c = await call.service.consumer(call.stream, call.consumer)
+    return ConsumerSettings(
+        c.order,
+        milliseconds(c.ack_wait),
+        c.backoff,
+        c.leased,
+        milliseconds(c.lease_time),
+        c.slot_modulus,
+        c.max_waiting,
+    )
+
+
 @routes.route("PATCH", CONSUMER, scope="admin", body=ConsumerChange, answer=Consumer)
 async def change_consumer(call: Call) -> Consumer:
     """Changes settings of a consumer."""
@@ -114,6 +129,7 @@ async def drop_consumer(call: Call) -> Nothing:
 async def pause_consumer(call: Call) -> Nothing:
     """Receives nothing until it is resumed."""
     await (await call.service.consumer(call.stream, call.consumer)).pause()
+    call.service.pushing.changed()
     return Nothing()
 
 
@@ -122,6 +138,7 @@ async def resume_consumer(call: Call) -> Nothing:
     """Receives again."""
     await (await call.service.consumer(call.stream, call.consumer)).resume()
     call.service.polling.stirred(call.stream, call.consumer)
+    call.service.pushing.changed()
     return Nothing()
 
 

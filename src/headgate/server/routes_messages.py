@@ -5,12 +5,13 @@ from __future__ import annotations
 from .. import tracing
 from ..encoding import dump_json
 from ..errors import InvalidText
+from ..parameters import as_delay
 from .answers_messages import ConsumerState, FailedAttempt, Happening, MessageWithStates, Published, Stored
 from .batching import Sending
 from .call import Call
 from .errors import Problem
 from .payload import to_text
-from .requests import MOST_SEQ, AttemptsQuery, MessagesQuery, NewMessages
+from .requests import MOST_SEQ, AttemptsQuery, MessagesQuery, NewMessage, NewMessages
 from .routing import Routes
 
 routes = Routes()
@@ -91,9 +92,15 @@ def columns(body: NewMessages, trace: tracing.Carried | None = None) -> Sending:
         _column([m.key for m in messages]),
         _column(headers),
         _column([m.channel for m in messages]),
-        _column([None if m.delay_ms is None else f"{m.delay_ms} milliseconds" for m in messages]),
+        _column([_delay(m) for m in messages]),
         _column([m.id for m in messages]),
     )
+
+
+def _delay(m: NewMessage) -> str | None:
+    if m.deliver_at is not None:
+        return as_delay(m.delay_ms, m.deliver_at)
+    return None if m.delay_ms is None else f"{m.delay_ms} milliseconds"
 
 
 def _column(values: list[str | None]) -> list[str | None] | None:

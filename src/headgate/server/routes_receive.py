@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from time import perf_counter
 
 from .. import tracing
 from ..aio import AsyncConsumer, AsyncMessage
 from ..errors import Error, InvalidArgument
-from .answers_messages import Acked, Delivery, Extended, Message, Nacked
+from .answers_messages import Acked, Delivery, Extended, Message, Nacked, Released
 from .call import Call
 from .errors import Problem
 from .payload import to_json
-from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive
+from .polling import Key
+from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive, ToRelease
 from .routes_consumers import CONSUMER
 from .routes_streams import seconds
 from .routing import Routes
@@ -21,7 +23,8 @@ from .routing import Routes
 routes = Routes()
 
 LONGEST_ACK_WAIT = 7 * 24 * 3600 * 1000  # milliseconds
-_OURS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_MESSAGE = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}")
+_MESSAGE_OR_DELIVERY = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 @routes.route("GET", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
@@ -39,13 +42,13 @@ async def receive(call: Call) -> list[Delivery]:
 )  # fmt: skip
 async def ack_and_receive(call: Call) -> list[Delivery]:
     """Acks what is done and receives the next messages in one call."""
-    return await _receive(call, ours(call.body.ack_ids)[0])
+    return await _receive(call, ours(call.body)[0])
 
 
 @routes.route("POST", CONSUMER + "/ack", scope="consume", body=ToAck, answer=Acked)
 async def ack(call: Call) -> Acked:
     """Done with these messages."""
-    ids, foreign = ours(call.body.ack_ids)
+    ids, foreign = ours(call.body)
     acked = stale = 0
     if ids:
         acked, stale = await call.service.batching.ack(call.stream, call.consumer, ids)
@@ -58,17 +61,27 @@ async def ack(call: Call) -> Acked:
 @routes.route("POST", CONSUMER + "/nack", scope="consume", body=ToNack, answer=Nacked)
 async def nack(call: Call) -> Nacked:
     """Not done with these messages: they come again after the delay, or the consumer's backoff."""
-    ids, foreign = ours(call.body.ack_ids)
+    ids, foreign = ours(call.body)
     consumer = await call.service.consumer(call.stream, call.consumer)
     done = await consumer.nack(ids, delay=seconds(call.body.delay_ms), error=call.body.error)
     await _settled(call, "nacked", done.settled)
     return Nacked(done.settled, done.stale + foreign)
 
 
+@routes.route("POST", CONSUMER + "/release", scope="consume", body=ToRelease, answer=Released)
+async def release(call: Call) -> Released:
+    """Hands back messages that were not worked on: they are due at once, and the delivery does not count."""
+    ids, foreign = ours(call.body)
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    done = await consumer.release(ids)
+    call.service.polling.stirred(call.stream, call.consumer, done.settled)
+    return Released(done.settled, done.stale + foreign)
+
+
 @routes.route("POST", CONSUMER + "/extend", scope="consume", body=ToExtend, answer=Extended)
 async def extend(call: Call) -> Extended:
     """Moves the deadline of these messages alone to so long from now, also nearer; 0 makes them visible at once."""
-    ids, foreign = ours(call.body.ack_ids)
+    ids, foreign = ours(call.body)
     consumer = await call.service.consumer(call.stream, call.consumer)
     done = await consumer.extend(ids, call.body.by_ms / 1000)
     if done.settled and not call.body.by_ms:
@@ -76,10 +89,14 @@ async def extend(call: Call) -> Extended:
     return Extended(done.settled, done.stale + foreign)
 
 
-def ours(ack_ids: list[str]) -> tuple[list[str], int]:
-    """Those that can be ack_ids of ours, and how many cannot: they name no delivery, which is to be stale."""
-    found = [id for id in ack_ids if _OURS.fullmatch(id)]
-    return found, len(ack_ids) - len(found)
+def ours(body: ToReceive | ToAck | ToNack | ToRelease | ToExtend) -> tuple[list[str], int]:
+    """Those that can be ack_ids, and how many cannot: these are stale.
+
+    (The first two parts name a whole delivery. Several callers may share it, unless each said who it is.)
+    """
+    form = _MESSAGE_OR_DELIVERY if body.whole_deliveries else _MESSAGE
+    found = [id for id in body.ack_ids if form.fullmatch(id)]
+    return found, len(body.ack_ids) - len(found)
 
 
 async def _settled(call: Call, what: str, count: int) -> None:
@@ -96,7 +113,7 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     q: ReceiveQuery = call.query
     consumer = await call.service.consumer(call.stream, call.consumer)
     polling = call.service.polling
-    key = (call.consumer, q.worker)
+    key = _key(consumer, q)
     if q.ack_wait_ms is not None and not 0 < q.ack_wait_ms <= LONGEST_ACK_WAIT:  # now, not when there is a message
         raise InvalidArgument(
             f"ack_wait_ms {q.ack_wait_ms} is not possible", hint="choose more than 0 and at most 7 days"
@@ -106,11 +123,18 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     mark = polling.mark(call.stream, key, looks=looks)
     messages: list[AsyncMessage] = []
     if looks:
-        messages = await call.service.batching.receive(consumer, q.batch_size, acks, q.worker, seconds(q.ack_wait_ms))
+        messages, acked = await call.service.batching.receive(
+            consumer, q.batch_size, acks, q.worker, seconds(q.ack_wait_ms)
+        )
         if acks:
-            await _settled(call, "acked", len(acks))
+            await _settled(call, "acked", acked)
     if not messages and q.wait_ms:
         messages = await _wait(call, consumer, mark)
+    if messages and call.is_gone:  # nobody is there to take them: others get them now, not at the deadline
+        with suppress(Error):
+            await consumer.release(messages)
+        polling.stirred(call.stream, call.consumer)
+        return []
     call.service.metrics.count("delivered", call.stream, call.consumer, len(messages))
     if messages:
         first = (m.created_at for m in messages if m.attempt == 1)
@@ -126,22 +150,25 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     ]
 
 
+def _key(consumer: AsyncConsumer, q: ReceiveQuery) -> Key:
+    """Who waits for the same: all who ask a consumer, but where lanes are leased each worker has its own."""
+    return consumer.name, q.worker if consumer.leased else None
+
+
 async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMessage]:
     """Waits without a connection, and not as work: neither the limit of time nor that of requests counts meanwhile."""
     q: ReceiveQuery = call.query
     service, loop = call.service, asyncio.get_running_loop()
-    polling, key = service.polling, (call.consumer, q.worker)
+    polling, key = service.polling, _key(consumer, q)
     until = loop.time() + q.wait_ms / 1000
     messages: list[AsyncMessage] = []
     place = (call.stream, call.consumer)
-    here = service.waiting_at.get(place, 0)
-    if consumer.max_waiting is not None and here >= consumer.max_waiting:
-        raise Problem(
-            429, "too_many_waiting", f"{here} long polls wait at this consumer already, as many as may",
-            "ask again in a moment, or raise the consumer's max_waiting", 1.0,
-        )  # fmt: skip
-    service.waiting.enter()
-    service.waiting_at[place] = here + 1
+    service.waiting_at.enter(place, consumer.max_waiting)
+    try:
+        service.waiting.enter()
+    except Problem:
+        service.waiting_at.leave(place)
+        raise
     service.in_work.leave()
     try:
         while not messages and (left := until - loop.time()) > 0:
@@ -155,18 +182,9 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
             if call.limit is not None:
                 call.limit.start()
             mark = polling.mark(call.stream, key)
-            messages = await service.batching.receive(consumer, q.batch_size, [], q.worker, seconds(q.ack_wait_ms))
+            messages, _ = await service.batching.receive(consumer, q.batch_size, [], q.worker, seconds(q.ack_wait_ms))
     finally:
         service.waiting.leave()
-        service.waiting_at[place] -= 1
-        if not service.waiting_at[place]:
-            del service.waiting_at[place]
+        service.waiting_at.leave(place)
         service.in_work.now += 1  # it is answered at once: not a moment to refuse it
-    if messages and call.gone.done():  # nobody is there to take them: others get them now, not at the deadline
-        try:
-            await consumer.release(messages)
-        except Error:
-            return []
-        polling.stirred(call.stream, call.consumer)
-        return []
     return messages

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from .answers import Archive, Nothing, Stream
+from .. import statements
+from .answers import Archive, Nothing, Stream, StreamSettings
 from .call import Call
 from .requests import NewStream, StreamChange
 from .routing import Routes
@@ -53,11 +54,22 @@ async def get_stream(call: Call) -> Stream:
     return Stream.of(await call.service.stream(call.stream).info())
 
 
+@routes.route("GET", "/api/streams/{stream}/settings", scope="any", answer=StreamSettings)
+async def get_stream_settings(call: Call) -> StreamSettings:
+    """What those who send and receive need to know of a stream."""
+    [row] = await call.service.hg.run(statements.STREAM_SETTINGS, (call.stream,))
+    return StreamSettings(*row)
+
+
 @routes.route("PATCH", "/api/streams/{stream}", scope="admin", body=StreamChange, answer=Stream)
 async def change_stream(call: Call) -> Stream:
-    """Changes settings of a stream."""
+    """Changes settings of a stream. The number of lanes is changed first, by itself."""
     stream = call.service.stream(call.stream)
-    await stream.alter(**changes(call.body))
+    given = changes(call.body)
+    if (lanes := given.pop("lanes", None)) is not None:
+        await stream.set_lanes(lanes)
+    if given != {"clear": []} or lanes is None:
+        await stream.alter(**given)
     return Stream.of(await stream.info())
 
 

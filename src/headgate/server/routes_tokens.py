@@ -17,11 +17,11 @@ routes = Routes()
 async def create_token(call: Call) -> MadeToken:
     """Makes a token; it is shown this once."""
     new: NewToken = call.body
-    return MadeToken(
-        *await call.service.tokens.create(
-            new.name, list(new.scopes), new.streams, new.rate_limit, seconds(new.lifetime_ms)
-        )
+    id, token = await call.service.tokens.create(
+        new.name, list(new.scopes), new.streams, new.rate_limit, seconds(new.lifetime_ms)
     )
+    call.noted["token"] = id
+    return MadeToken(id, token)
 
 
 @routes.route("GET", "/api/tokens", scope="admin", everywhere=True, answer=list[Token])
@@ -35,7 +35,7 @@ async def revoke_token(call: Call) -> Nothing:
     """Revokes a token by its id. Other replicas notice within a second."""
     id = call.path["token"]
     [(was_valid,)] = await call.service.hg.run(statements.REVOKE_TOKEN, (id,))
-    call.service.tokens.forget(id)
+    call.service.revoke(id)
     if not was_valid:
         raise Problem(404, "token_not_found", "there is no such token", "GET /api/tokens lists them")
     return Nothing()

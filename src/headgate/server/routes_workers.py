@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .answers import Leases, Left, Worker, milliseconds
+from .. import statements
+from .answers import Leases, Left, Worker
 from .call import Call
 from .requests import ToJoin
 from .routes_consumers import CONSUMER
@@ -43,6 +44,7 @@ async def list_workers(call: Call) -> list[Worker]:
 
 
 async def _leases(call: Call, worker: str) -> Leases:
-    consumer = await call.service.consumer(call.stream, call.consumer)
-    lanes = await consumer.heartbeat(worker=worker)  # joining is the first one
-    return Leases(worker, lanes, milliseconds(consumer.lease_time))
+    consumer = (call.stream, call.consumer)
+    # joining is the first one; and the lease_time by which it counts, which others may have changed
+    [(lanes, lease_time)] = await call.service.hg.run(statements.BEAT, (*consumer, worker, *consumer))
+    return Leases(worker, lanes, round(lease_time * 1000))

@@ -12,7 +12,7 @@ import msgspec
 
 from .errors import Problem
 
-Scope = Literal["admin", "produce", "consume", "monitor"]
+Scope = Literal["admin", "produce", "consume", "monitor", "any"]  # any: every token for the stream
 MOST_MATCHED = 1000
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -32,9 +32,11 @@ class Route:
     status: int = 200
     has_next: bool = False  # beside "data" there may be "next": where to go on
     next_type: str = "integer"
+    patience: float | None = None  # seconds to check the token; then one that was valid lately is taken
     everywhere: bool = False  # not for tokens that are bound to some streams
     raw_body: bool = False  # the body is taken as it is, whatever it is, from anybody: the handler checks who sent it
     decode_body: Callable[[bytes], Any] | None = None
+    page: Callable[[Any], bytes] | None = None  # the answer as browsers are shown it
 
     @property
     def name(self) -> str:
@@ -50,6 +52,11 @@ class Route:
     def is_administrative(self) -> bool:
         """Whether calls of it are noted."""
         return self.scope == "admin" and self.method != "GET"
+
+    @cached_property
+    def needs_database(self) -> bool:
+        """Whether there is nothing to be said without it. (What is counted is counted all the same.)"""
+        return self.path != "/metrics" and (self.scope is not None or self.raw_body or self.path == "/readyz")
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -86,7 +93,7 @@ class Routes:
     def _add(self, route: Route) -> None:
         self.all.append(route)
         node = self._tree
-        for part in route.path.strip("/").split("/"):
+        for part in filter(None, route.path.split("/")):
             node = node.setdefault("{}" if part.startswith("{") else part, {})
         node.setdefault("", {})[route.method] = route
 
@@ -104,7 +111,7 @@ class Routes:
     def _match(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         node = self._tree
         values: list[bytes] = []
-        for part in raw_path[1:].split(b"/"):
+        for part in raw_path[1:].split(b"/") if raw_path != b"/" else ():
             text = part.decode("latin-1")
             found = node.get(text) if text else None
             if found is None:

@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from ..errors import Error
 from ..maintenance import AsyncMaintenance
 from .app import App
 from .exporting import export_traces
+from .listening import BACKLOG, listen, url_of
+from .processes.member import Member
+from .processes.messages import Ready
+from .processes.supervisor import Supervisor
 from .protocol import Protocol
 from .service import Service
 from .settings import Settings
@@ -29,7 +34,28 @@ LAST_REQUESTS = 30  # seconds that requests in work have when the server is stop
 
 
 def serve(settings: Settings, ready: Callable[[Running], None] | None = None) -> None:
-    """Runs the server until SIGINT or SIGTERM; what is in flight is finished. `ready` is told once it listens."""
+    """Runs the server until SIGINT or SIGTERM; what is in flight is finished. `ready` is told once it serves.
+
+    With several processes this one becomes their parent: it forks, so the program must have no other threads.
+    """
+    if settings.processes == 1:
+        _run(settings, None, ready)
+        return
+    sockets = listen(settings.host, settings.port)
+    url = url_of(settings.host, sockets[0].getsockname()[1])
+
+    def announce(told: Ready) -> None:
+        if ready is not None:
+            ready(Running(told.database, url, Path(told.token_file) if told.token_file else None))
+
+    def run(member: Member) -> None:
+        _run(settings.of_process(member.slot), member, None)
+
+    Supervisor(settings.processes, sockets, run, announce).run()
+
+
+def _run(settings: Settings, member: Member | None, ready: Callable[[Running], None] | None) -> None:
+    """One process that serves."""
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):  # it is not made for every platform
         import uvloop
@@ -38,42 +64,29 @@ def serve(settings: Settings, ready: Callable[[Running], None] | None = None) ->
     last_spans = export_traces()
     try:
         with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(_serve(settings, ready))
+            runner.run(_serve(settings, member, ready))
     finally:
         last_spans()
 
 
+@dataclass(frozen=True)
 class Running:
     """A server that listens."""
 
-    def __init__(self, service: Service, server: _Server, token_file: Path | None) -> None:
-        self._service = service
-        self._server = server
-        self.token_file = token_file  # where a token for administrators is; None: none is needed, or it is not ours
-
-    @property
-    def database_url(self) -> str:
-        """The database."""
-        return self._service.hg.url
-
-    @property
-    def port(self) -> int:
-        """The port, chosen by the system when 0 was asked for."""
-        return int(self._server.servers[0].sockets[0].getsockname()[1])
-
-    @property
-    def url(self) -> str:
-        """Where to send requests."""
-        host = self._service.settings.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+    database_url: str
+    url: str  # where to send requests
+    token_file: Path | None  # where a token for administrators is; None: none is needed, or it is not ours
 
 
 class _Server(uvicorn.Server):
     """uvicorn, with the signals left to us, and polls answered when it stops instead of waited for."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, listening: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, member: Member | None, listening: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._service = service
+        self._member = member
         self._listening = listening
 
     @contextlib.contextmanager
@@ -81,24 +94,24 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: Any = None) -> None:
-        try:
-            await super().startup(sockets)
-        except SystemExit:  # it cannot listen; ending the process is not its business
-            self.should_exit = True
-        if self.started:
-            self._listening()
+        await super().startup(sockets)
+        if self._member is not None:  # its connections come from its parent
+            state, loop = self.lifespan.state, asyncio.get_running_loop()
+            self._member.take(lambda: Protocol(self.config, self.server_state, state, loop))
+        self._listening()
 
     async def shutdown(self, sockets: Any = None) -> None:
         self._service.drain()
         await super().shutdown(sockets)
 
 
-async def _serve(settings: Settings, ready: Callable[[Running], None] | None) -> None:
+async def _serve(settings: Settings, member: Member | None, ready: Callable[[Running], None] | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):  # before a private PostgreSQL is started, which must be left again
+    # before a private PostgreSQL is started, which must be left again
+    for number in (signal.SIGINT, signal.SIGTERM) if member is None else (signal.SIGTERM,):
         with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):  # not in the main thread
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, stop.set if member is None else member.leave)
     hg = AsyncHeadgate(
         settings.database,
         directory=settings.directory,
@@ -106,61 +119,124 @@ async def _serve(settings: Settings, ready: Callable[[Running], None] | None) ->
         timeout=settings.timeout,
         pooler=settings.pooler,
     )
-    await hg.open(migrate=True)
+    if member is not None:
+        await member.connect(stop)
     try:
         async with contextlib.AsyncExitStack() as stack:
-            if settings.maintain:
-                await stack.enter_async_context(AsyncMaintenance(hg))
-            await _listen(hg, settings, stop, ready)
+            stack.push_async_callback(hg.close)
+            await _Process(hg, settings, member, ready, stack).run(stop)
+    except Error as error:
+        if member is None:
+            raise
+        member.failed(error.message, error.hint)
+        raise SystemExit(1) from error
     finally:
-        await hg.close()
+        if member is not None:
+            await member.close()
 
 
-async def _listen(
-    hg: AsyncHeadgate, settings: Settings, stop: asyncio.Event, ready: Callable[[Running], None] | None
-) -> None:
-    service = Service(hg, settings)
-    token_file = (settings.token_file or settings.home / "token") if settings.auth and settings.first_token else None
-    if token_file is not None and await service.tokens.first_admin(token_file):
-        log.info("made a token for administrators: it is in %s", token_file)
-    config = uvicorn.Config(
-        App(service),
-        host=settings.host,
-        port=settings.port,
-        http=Protocol,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,  # who calls is who connects: nobody can write another address into the audit log
-        server_header=False,
-        date_header=False,
-        backlog=4096,
-        timeout_graceful_shutdown=LAST_REQUESTS,
-    )
+class _Process:
+    """One process that serves: it opens the database and listens; when the database is away, the other way round."""
 
-    # What is loaded by now stays: without this the collector would look through it again and again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    def __init__(
+        self,
+        hg: AsyncHeadgate,
+        settings: Settings,
+        member: Member | None,
+        ready: Callable[[Running], None] | None,
+        stack: contextlib.AsyncExitStack,
+    ) -> None:
+        self._hg = hg
+        self._settings = settings
+        self._member = member
+        self._ready = ready
+        self._stack = stack  # what is left at the end
+        self._service = Service(hg, settings, member)
+        self._is_first = member is None or member.slot == 0  # the others come when it has migrated
 
-    def listening() -> None:
-        if ready is not None:
-            ready(Running(service, server, token_file))
-
-    server = _Server(config, service, listening)
-    service.connections = lambda: len(server.server_state.connections)
-    serving = asyncio.create_task(server.serve())
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    server.should_exit = True
-    await serving
-    if not server.started:
-        raise Error(
-            f"the server cannot listen on {settings.host} port {settings.port}",
-            hint="is the port in use? choose another one: --port",
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until it is to stop."""
+        opening = asyncio.create_task(self._service.availability.open(migrate=self._is_first))
+        is_open = await self._unless(stop, opening)
+        if is_open is None:
+            return
+        running = await self._begin() if is_open else None
+        settings, member = self._settings, self._member
+        sockets = listen(settings.host, settings.port) if member is None else []
+        url = url_of(settings.host, sockets[0].getsockname()[1]) if sockets else ""
+        config = uvicorn.Config(
+            App(self._service),
+            http=Protocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # who calls is who connects: nobody can write another address into the audit log
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=LAST_REQUESTS,
         )
+
+        # What is loaded by now stays: without this the collector would look through it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
+
+        listens = asyncio.Event()
+        server = _Server(config, self._service, member, listens.set)
+        self._service.connections = lambda: len(server.server_state.connections)
+        serving = asyncio.create_task(server.serve(sockets))
+        announcing = asyncio.create_task(self._announce(listens, url, running))
+        await self._unless(stop, serving, announcing)
+        announcing.cancel()
+        server.should_exit = True
+        await serving
+        if announcing.done() and not announcing.cancelled():
+            announcing.result()
+
+    async def _unless(self, stop: asyncio.Event, *tasks: asyncio.Task[Any]) -> Any:
+        """What the first one returns, unless the process is to stop before. An error of another one counts, too."""
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            left = set(tasks)
+            while not tasks[0].done() and not stopped.done() and not any(t.done() and t.exception() for t in tasks):
+                _, left = await asyncio.wait({*left, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                left -= {stopped}
+        finally:
+            stopped.cancel()
+        if tasks[0].done():
+            return tasks[0].result()
+        if len(tasks) == 1:  # a private PostgreSQL that is just being started is left again
+            tasks[0].cancel()
+            await asyncio.wait(tasks)
+        return None
+
+    async def _begin(self) -> Path | None:
+        """What needs the database: maintenance and the first token, whose file it returns."""
+        settings = self._settings
+        if settings.maintain:
+            await self._stack.enter_async_context(AsyncMaintenance(self._hg))
+        if not (settings.auth and settings.first_token):
+            return None
+        file = settings.token_file or settings.home / "token"
+        if await self._service.tokens.first_admin(file):
+            log.info("made a token for administrators: it is in %s", file)
+        return file
+
+    async def _announce(self, listens: asyncio.Event, url: str, token_file: Path | None) -> None:
+        """Says that it serves, once it does."""
+        await listens.wait()
+        if self._member is not None:
+            self._member.start(self._service, self._service.figures)
+            self._member.listening()
+        if not self._hg.is_open:
+            await self._service.availability.open_later(migrate=self._is_first)
+            token_file = await self._begin()
+        if self._member is not None:
+            self._member.ready(self._hg.url, token_file)
+        elif self._ready is not None:
+            self._ready(Running(self._hg.url, url, token_file))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -171,6 +247,7 @@ def main(argv: list[str] | None = None) -> None:
     settings = Settings(
         database,
         port=int(port),
+        processes=int(options.get("processes", 1)),
         auth=options.get("auth", "on") == "on",
         batching=options.get("batching", "on") == "on",
         connections=int(options.get("connections", Settings.connections)),

@@ -6,20 +6,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Any
 
 from .. import statements
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..errors import ConsumerNotFound, Error, StreamNotFound
-from .auth import Caller, Tokens
+from ..replication.service import SourceReaders
+from .auth import Tokens
+from .availability import Availability
 from .batching import Batching
 from .deadlines import Deadlines
 from .ending import end
-from .limits import Gauge, Rates
-from .metrics import Metrics
+from .limits import Gauge
+from .metrics import Figures, Metrics
 from .polling import Polling
 from .protocol import most_connections
 from .pushing import Pushing
 from .settings import Settings
+from .siblings import Alone, Siblings
 from .sources import Sources
 
 log = logging.getLogger("headgate.server")
@@ -33,11 +37,13 @@ REMEMBERED = 5.0  # seconds, of a consumer's settings
 class Service:
     """The database, and everything that requests share on their way to it."""
 
-    def __init__(self, hg: AsyncHeadgate, settings: Settings) -> None:
+    def __init__(self, hg: AsyncHeadgate, settings: Settings, siblings: Siblings | None = None) -> None:
         self.hg = hg
         self.settings = settings
+        self.siblings = siblings or Alone()
+        self.availability = Availability(hg)
         self.tokens = Tokens(hg)
-        self.polling = Polling(hg)
+        self.polling = Polling(hg, siblings=self.siblings)
         self.metrics = Metrics()
         self.batching = Batching(
             hg, on=settings.batching, seconds=settings.timeout, published=self._published, timed=self.metrics.commit
@@ -45,13 +51,14 @@ class Service:
         self.in_work = Gauge(settings.in_work, "requests in work")
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
-        self.rates = Rates()
+        self.rates = self.siblings.rates(0)
         self.webhooks_in_work = Gauge(settings.webhooks_in_work, "webhooks in work")
         self.webhook_bodies = Gauge(settings.webhook_bodies_limit, "bytes of webhooks in work")
-        self.webhook_rates = Rates()
+        self.webhook_rates = self.siblings.rates(1)
         self.sources = Sources(hg)
+        self.readers = SourceReaders(self.hg.run, lambda: self.hg.url, pooler=settings.pooler)
         self.pushing = Pushing(self)
-        self.waiting_at: dict[tuple[str, str], int] = {}  # of each consumer, polls that wait
+        self.waiting_at = self.siblings.places()  # of each consumer, polls that wait
         self._consumers: dict[tuple[str, str], tuple[float, AsyncConsumer]] = {}
         self.most_connections = most_connections(settings.connections)
         self.connections: Callable[[], int] = lambda: 0  # how many callers are connected; who listens knows
@@ -62,9 +69,12 @@ class Service:
 
     def start(self) -> None:
         """Begins what runs beside the requests."""
+        self.availability.start()
         self.polling.start()
         if self.settings.push:
             self.pushing.start()
+        if self.settings.read_sources:
+            self.readers.start()
         if self.settings.audit_days is not None:
             self._forgetting = asyncio.create_task(self._forget_audit(self.settings.audit_days))
 
@@ -76,8 +86,10 @@ class Service:
     async def stop(self) -> None:
         """Ends it, once what is being pushed is done."""
         self.drain()
+        await self.readers.stop()
         await self.pushing.stop()
         await self.polling.stop()
+        await self.availability.stop()
         if self._forgetting is not None:
             await end([self._forgetting])
 
@@ -98,22 +110,52 @@ class Service:
 
     def altered(self, stream: str, consumer: str) -> None:
         """The settings of a consumer were changed through this process: they hold at once."""
+        self.siblings.altered(stream, consumer)
+        self.heard_altered(stream, consumer)
+
+    def heard_altered(self, stream: str, consumer: str) -> None:
+        """The settings of a consumer were changed through this server."""
         self._consumers.pop((stream, consumer), None)
-        self.polling.stirred(stream, consumer)
+        self.polling.wake(stream, consumer, 1)
         self.pushing.changed()
+
+    def revoke(self, id: str) -> None:
+        """A token was changed through this process: that holds at once."""
+        self.siblings.revoked(id)
+        self.tokens.forget(id)
+
+    def change_source(self, name: str) -> None:
+        """A source was changed through this process: that holds at once."""
+        self.siblings.source_changed(name)
+        self.sources.forget(name)
+        self.readers.changed()
 
     def forget(self, error: Error, stream: str | None, consumer: str | None) -> None:
         """Remembers a consumer no longer that turned out to be gone."""
         if isinstance(error, (StreamNotFound, ConsumerNotFound)) and stream is not None and consumer is not None:
             self._consumers.pop((stream, consumer), None)
 
-    async def audit(self, caller: Caller, address: str | None, action: str, status: int) -> None:
-        """Notes an administrative call. That it cannot be noted is said in the log."""
+    async def audit(self, note: tuple[Any, ...]) -> None:
+        """Notes an administrative call (`auditing.note`). That it cannot be noted is said in the log."""
+        status = note[3]
         try:
-            clean = action.replace("\x00", "\\0").encode("utf-8", "replace").decode()
-            await self.hg.run(statements.NOTE_AUDIT, (f"{caller.id} {caller.name}", address, clean, status))
+            await self.hg.run(statements.NOTE_AUDIT, note)
         except Error as error:
             log.error("an administrative call was not noted: %s %s", status, error.message)
+
+    def figures(self) -> Figures:
+        """What this process has counted, and how it stands."""
+        pool = self.hg.pool.get_stats() if self.hg.is_open else {}
+        gauges = {
+            "headgate_database_connections": pool.get("pool_size", 0),
+            "headgate_database_waiting": pool.get("requests_waiting", 0),
+            "headgate_http_in_work": self.in_work.now,
+            "headgate_http_polls_waiting": self.waiting.now,
+            "headgate_http_connections": self.connections(),
+            "headgate_batch_groups_total": self.batching.sends.groups,
+            "headgate_batch_calls_total": self.batching.sends.calls,
+        }
+        return self.metrics.figures({name: float(value) for name, value in gauges.items()})
 
     async def _forget_audit(self, days: int) -> None:
         """Removes old notes, a part at a time. Any number of replicas may do it."""

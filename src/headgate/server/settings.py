@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import InvalidArgument
 
 PORT = 7376
+MOST_PROCESSES = 256
+LEAST_CONNECTIONS = 4  # of one process to the database
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,12 @@ class Settings:
     database: str | None = None
     host: str = "127.0.0.1"
     port: int = PORT
+    processes: int = 1  # that serve; `headgate up` has one for each core, up to 8
     auth: bool = True
     directory: str | None = None  # of the private PostgreSQL and the first token
     token_file: Path | None = None  # where the first token is written; by default `token` in the directory
     first_token: bool = True  # make a token for administrators when there is none in the file
-    max_connections: int = 8  # to the database, beside the one for maintenance
+    max_connections: int = 8  # to the database, beside the one for maintenance; of more processes, 4 each
     pooler: bool = False
     maintain: bool = True
     batching: bool = True
@@ -37,6 +40,7 @@ class Settings:
     audit_days: int | None = 90  # how long administrative calls are remembered; None: for ever
     head_timeout: float = 20.0  # seconds for the head of a request to come
     timeout: float = 30.0  # seconds of work on one request, waiting for messages apart
+    read_sources: bool = True  # read the tables of sources
     push: bool = True  # post the messages of push consumers
     push_private: bool = False  # to any address, also of the network that the server stands in
     push_allow: tuple[str, ...] = ()  # hosts and networks that are allowed besides public addresses
@@ -48,6 +52,10 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise InvalidArgument(f"there is no port {self.port}", hint="choose 1 to 65535, or 0 for a free one")
+        if not 1 <= self.processes <= MOST_PROCESSES:
+            raise InvalidArgument(
+                f"{self.processes} processes are not possible", hint=f"choose 1 to {MOST_PROCESSES}: one for each core"
+            )
         if self.connections < 1:
             raise InvalidArgument(f"{self.connections} connections are not possible", hint="choose 1 or more")
         if self.audit_days is not None and not 1 <= self.audit_days <= 36_500:
@@ -57,6 +65,25 @@ class Settings:
                 f"without tokens the server does not listen on {self.host}",
                 hint="leave authentication on, or listen on 127.0.0.1",
             )
+
+    def of_process(self, slot: int) -> Settings:
+        """The part of one of several processes. What is done once is done by the first."""
+        n = self.processes
+
+        def part(whole: int, least: int = 1) -> int:
+            return max(-(-whole // n), least)
+
+        mine = replace(
+            self, max_connections=part(self.max_connections, LEAST_CONNECTIONS), connections=part(self.connections),
+            in_work=part(self.in_work), waiting=part(self.waiting), webhooks_in_work=part(self.webhooks_in_work),
+            bodies_limit=part(self.bodies_limit, self.body_limit),
+            webhook_bodies_limit=part(self.webhook_bodies_limit, self.webhook_body_limit),
+        )  # fmt: skip
+        return (
+            mine
+            if slot == 0
+            else replace(mine, maintain=False, push=False, read_sources=False, first_token=False, audit_days=None)
+        )
 
     @property
     def home(self) -> Path:

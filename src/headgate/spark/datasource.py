@@ -8,11 +8,14 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from .filters import FilteringReader
+from ..statements import STREAM_SETTINGS
+from .database import control
+from .filters import FilteringReader, FilteringSeveralReader
 from .history import HistoryReader, HistoryStreamReader
-from .messages import MESSAGE
-from .options import Reading, reading, writing
+from .messages import MESSAGE, STREAM
+from .options import Reading, Target, reading, writing
 from .secrets import plain
+from .several import SeveralReader, SeveralStreamReader
 from .sink import BatchWriter, StreamWriter
 from .source import BatchReader, StreamReader
 
@@ -30,24 +33,36 @@ class HeadgateDataSource(DataSource):
         return "headgate"
 
     def schema(self) -> StructType:
-        columns = reading(self.options, streaming=False).columns if "columns" in self.options else None
-        return StructType([MESSAGE[name] for name in columns]) if columns else MESSAGE
+        known = {STREAM.name: STREAM, **{f.name: f for f in MESSAGE}}
+        if not any(name in self.options for name in ("columns", "streams", "streamPattern")):
+            return MESSAGE
+        return StructType([known[name] for name in reading(self.options, streaming=False).names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         given = reading(self.options, streaming=False)
         if given.history:
             return HistoryReader(given, _tasks(given))
+        if given.several:
+            return (FilteringSeveralReader if given.push_filters else SeveralReader)(given, _tasks(given))
         return (FilteringReader if given.push_filters else BatchReader)(given, _tasks(given))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         given = reading(self.options, streaming=True)
+        if given.several:
+            return SeveralStreamReader(given, _tasks(given))
         return (HistoryStreamReader if given.history else StreamReader)(given, _tasks(given))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        return BatchWriter(writing(self.options), schema, self.options, overwrite)
+        return BatchWriter(_there(writing(self.options)), schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
-        return StreamWriter(writing(self.options), schema)
+        return StreamWriter(_there(writing(self.options)), schema)
+
+
+def _there(target: Target) -> Target:
+    """An error when there is no such stream: one that a task raises is told four times over, in Java's words."""
+    control(target.url).run(STREAM_SETTINGS, (target.stream,))
+    return target
 
 
 def _tasks(given: Reading) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from psycopg import sql
@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from .messages import MESSAGE
+from .several import SeveralReader
 from .source import BatchReader
 
 COMPARISONS = {
@@ -33,8 +34,10 @@ COMPARISONS = {
 EXACT = ("seq", "lane", "tick", "created_at")  # compared alike by both; text has an order of its own in PostgreSQL
 
 
-class FilteringReader(BatchReader):
+class _Filtering:
     """A batch read with filters. It exists apart: Spark refuses a reader that takes filters unless they are enabled."""
+
+    where: Sequence[str] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Takes the filters it understands; the others are left to Spark."""
@@ -46,6 +49,14 @@ class FilteringReader(BatchReader):
             else:
                 taken.append(condition)
         self.where = taken
+
+
+class FilteringReader(_Filtering, BatchReader):
+    """Of one stream."""
+
+
+class FilteringSeveralReader(_Filtering, SeveralReader):
+    """Of several streams."""
 
 
 def _condition(given: Filter) -> str | None:

@@ -35,6 +35,9 @@ ARROW = pa.schema(
     ]
 )  # the same
 
+STREAM = StructField("stream", StringType())  # of which stream a message is, where several are read
+WITH_STREAM = pa.schema([("stream", pa.string()), *ARROW])
+
 
 def with_data(messages: DataFrame, schema: StructType | str, *, on_error: str = "null") -> DataFrame:
     """Messages with `data` decoded from JSON by a schema (a StructType, or text such as "id long, total double").

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import InvalidArgument
-from .messages import MESSAGE
+from .messages import MESSAGE, STREAM
 from .secrets import Secret
 
 DATABASE = "HEADGATE_DATABASE_URL"
-READING = ("url", "stream", "start", "end", "filter", "columns", "tasks", "lanesPerTask", "maxRowsPerTrigger",
-           "failOnDataLoss", "pushFilters", "history", "archive")  # fmt: skip
+READING = ("url", "stream", "streams", "streamPattern", "start", "end", "filter", "columns", "tasks", "lanesPerTask",
+           "rowsPerTask", "maxRowsPerTrigger", "failOnDataLoss", "pushFilters", "history", "archive")  # fmt: skip
 WRITING = ("url", "stream", "writer", "batch", "checkpointLocation", "queryName", "path")
 
 
@@ -35,6 +35,8 @@ class Reading:
     columns: tuple[str, ...] | None = None
     tasks: int | None = None
     lanes_per_task: int | None = None
+    rows_per_task: int | None = None
+    """Lanes in which more is to be read are shared out by ranges of seqs: a key is then in several tasks."""
     max_rows: int | None = None
     fail_on_data_loss: bool = True
     push_filters: bool = False
@@ -42,9 +44,23 @@ class Reading:
     """Whether what an archive has is read as well, from the lake."""
     archive: str | None = None
     """Which one, when there are several."""
+    streams: tuple[str, ...] | None = None
+    """Several of them, each by its name ..."""
+    pattern: tuple[str, ...] | None = None
+    """... or all whose names pass: messages then also have a column `stream`."""
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one stream may be read."""
+        return self.streams is not None or self.pattern is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are read, in their order."""
+        return self.columns or ((STREAM.name,) if self.several else ()) + tuple(MESSAGE.names)
 
 
-def target(options: Mapping[str, str]) -> Target:
+def target(options: Mapping[str, str], *, several: bool = False) -> Target:
     """The stream that the options name. The URL comes from the option, or from the environment of the driver."""
     url = options.get("url") or os.environ.get(DATABASE)
     if not url:
@@ -53,6 +69,10 @@ def target(options: Mapping[str, str]) -> Target:
             hint=f'set {DATABASE} where the driver runs, or .option("url", "postgresql://…")',
         )
     stream = options.get("stream")
+    if several:
+        if stream:
+            raise InvalidArgument("which stream is meant is not clear", hint="leave the option stream out")
+        return Target(Secret(url), "")
     if not stream:
         raise InvalidArgument("which stream is meant is not known", hint='.option("stream", "orders")')
     return Target(Secret(url), stream)
@@ -61,25 +81,32 @@ def target(options: Mapping[str, str]) -> Target:
 def reading(options: Mapping[str, str], *, streaming: bool) -> Reading:
     """The options of a read."""
     _known(options, READING)
-    columns = _names(options, "columns")
+    columns, streams, pattern = _names(options, "columns"), _names(options, "streams"), _names(options, "streamPattern")
+    several = streams is not None or pattern is not None
+    there = [*((STREAM.name,) if several else ()), *MESSAGE.names]
     for name in columns or ():
-        if name not in MESSAGE.names:
-            raise InvalidArgument(f'a message has no column "{name}"', hint="choose of " + ", ".join(MESSAGE.names))
+        if name not in there:
+            raise InvalidArgument(f'a message has no column "{name}"', hint="choose of " + ", ".join(there))
+    if several and _yes(options, "history", False):
+        raise InvalidArgument("the history of several streams is not read as one", hint="read each with its history")
     if streaming and "end" in options:
         raise InvalidArgument("a streaming read has no end", hint="leave the option end out, or use spark.read")
     return Reading(
-        target(options),
+        target(options, several=several),
         start=options.get("start", "beginning"),
         end=options.get("end", "latest"),
         filter=_names(options, "filter"),
         columns=columns,
         tasks=_number(options, "tasks"),
         lanes_per_task=_number(options, "lanesPerTask"),
+        rows_per_task=_number(options, "rowsPerTask"),
         max_rows=_number(options, "maxRowsPerTrigger"),
         fail_on_data_loss=_yes(options, "failOnDataLoss", True),
         push_filters=_yes(options, "pushFilters", False),
         history=_yes(options, "history", False),
         archive=options.get("archive"),
+        streams=streams,
+        pattern=pattern,
     )
 
 

@@ -17,6 +17,7 @@ from ..connections import Array
 from ..errors import InvalidArgument
 from .database import ask, rows
 from .options import Target
+from .points import point
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -70,9 +71,11 @@ class _Sink:
             return
         stream, total = self.target.stream, sum(s.messages for s in staged)
         ask(self.target.url, "select headgate.make_room(%s, %s)", (stream, total))
+        point("staged", stream)
         call = "select headgate.send_staged(%s, %s, %s, %s::text[], %s::bigint[])"
         names, counts = Array(s.name for s in staged), Array(str(s.messages) for s in staged)
         ask(self.target.url, call, (stream, staged[0].writer, batch, names, counts))
+        point("sent", stream)
 
     def _staged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import ConnectionFailed, MessagesRemoved
 from .database import ask, batches, control, names
-from .messages import ARROW
+from .messages import ARROW, WITH_STREAM
 from .options import Reading
 from .secrets import Secret
 
@@ -34,7 +34,7 @@ class Lanes(InputPartition):
     """What one task reads."""
 
     def __init__(
-        self, query: str, span: tuple[str, str, str] | None = None, same: Mapping[str, int | None] | None = None
+        self, query: str, span: tuple[str, str, str] | None = None, same: Mapping[str, int | str | None] | None = None
     ) -> None:
         super().__init__(None)
         self.query = query
@@ -49,7 +49,8 @@ class Lanes(InputPartition):
             yield self._whole(batch, columns) if self.same else batch
 
     def _whole(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        made = {name: pa.repeat(pa.scalar(v, ARROW.field(name).type), batch.num_rows) for name, v in self.same.items()}
+        kinds = {name: WITH_STREAM.field(name).type for name in self.same}
+        made = {name: pa.repeat(pa.scalar(v, kinds[name]), batch.num_rows) for name, v in self.same.items()}
         arrays = [made[name] if name in made else batch.column(name) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, list(columns))
 
@@ -76,9 +77,10 @@ class Spans:
         same = {} if where else self._same(end)  # conditions may need them
         columns = [name for name in r.columns or ARROW.names if name not in same] or ["seq"]
         found = control(r.target.url).run(
-            "select query from headgate.read_plan(%s, %s, %s, %s::text[], %s::text[], %s::int, %s::int)",
-            (*span, names(r.filter), names([*columns, *extra]), r.tasks or self.cores, r.lanes_per_task),
-        )
+            "select query from headgate.read_plan(%s, %s, %s, %s::text[], %s::text[], %s::int, %s::int, %s)",
+            (*span, names(r.filter), names([*columns, *extra]), r.tasks or self.cores, r.lanes_per_task,
+             r.rows_per_task),
+        )  # fmt: skip
         complete = span if r.fail_on_data_loss else None
         return [Lanes(narrowed(query, where, r.columns if extra else None), complete, same) for (query,) in found]
 
@@ -92,7 +94,7 @@ class Spans:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
         assert isinstance(partition, Lanes)
-        yield from partition.batches(self.reading.target.url, self.reading.columns or ARROW.names)
+        yield from partition.batches(self.reading.target.url, self.reading.names)
         # what is being read is not removed, but it may have been after the tasks were planned
         if partition.span is not None:
             self._check(partition.span)
@@ -138,9 +140,13 @@ class BatchReader(Spans, DataSourceReader):
     where: Sequence[str] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
+        return self.tasks() or [Lanes(self._nothing(self.mark("beginning")))]
+
+    def tasks(self) -> list[Lanes]:
+        """The tasks that read from start to end."""
         start = self.mark(self.reading.start)
         end = self._ask("headgate.end_mark(%s, %s, %s)", json.dumps(start), self.reading.end)
-        return self.plan(start, end, self.where) or [Lanes(self._nothing(start))]
+        return self.plan(start, end, self.where)
 
     def _nothing(self, start: Mark) -> str:
         """A query without rows: Spark asks for at least one task."""
@@ -178,12 +184,16 @@ class StreamReader(Spans, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing hangs on it: it comes one batch late, and for the last batch perhaps never."""
 
     def _patiently(self, call: str, *params: Any) -> Any:
-        """An error here ends the query, so a database that restarts is waited for."""
-        began = time.monotonic()
-        while True:
-            try:
-                return self._ask(call, *params)
-            except ConnectionFailed:
-                if time.monotonic() > began + PATIENCE:
-                    raise
-                time.sleep(0.5)
+        return patiently(lambda: self._ask(call, *params))
+
+
+def patiently(call: Callable[[], Any]) -> Any:
+    """What a call gives. An error ends a streaming query, so a database that restarts is waited for."""
+    began = time.monotonic()
+    while True:
+        try:
+            return call()
+        except ConnectionFailed:
+            if time.monotonic() > began + PATIENCE:
+                raise
+            time.sleep(0.5)

@@ -5,23 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import psycopg
 from psycopg import Connection
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 
 from .. import schema, statements
-from ..connections import Row, literals, run_sync
-from ..encoding import interval, whole
+from ..connections import Row, database_name, literals, run_sync
+from ..encoding import dump_json, interval, json_encoder, whole
 from ..errors import (
     Conflict,
     ConnectionFailed,
+    ConsumerNotFound,
     Error,
     InvalidArgument,
     NotAllowed,
-    SchemaMissing,
+    NotOverHttp,
     StreamNotFound,
     from_database,
     is_uprooted,
@@ -31,16 +34,20 @@ from ..worker_options import WorkerOptions
 from .consumer import Consumer
 from .insights import Insights
 from .message import Message
-from .pooled import PooledConnection
+from .migrating import WAIT, in_the_way, installed, migrate
+from .pooled import Pool, PooledConnection
 from .sources import Sources
 from .stream import Stream
+from .suggesting import suggest
 
 if TYPE_CHECKING:
     from ..embedded import EmbeddedServer
     from ..maintenance import Maintenance
     from ..worker import Worker
+    from .transport import Transport
 
 
+CLOSING = 0.2  # seconds for what the pool has under way, such as connecting to a database that does not answer
 TRIES = 3  # of a statement whose stream is dropped, and perhaps made again, at this moment
 
 
@@ -48,12 +55,16 @@ class Headgate:
     """A database with Headgate in it. Making one connects to nothing; `open` (or `headgate.connect_async`) does.
 
     Without a URL it starts or joins a private PostgreSQL in `./.headgate`, or in `directory`. `pooler=True` is for a
-    transaction-mode pooler that does not know prepared statements.
+    transaction-mode pooler that does not know prepared statements. `encoder` turns objects in data that JSON has no
+    form for into some that it has, or raises TypeError: see "Data" in docs/guides/python.md. With an http or https URL
+    it calls a server, with `token` or that of $HEADGATE_TOKEN: for services that may not reach the database. `conn=`,
+    `transaction()`, `run()` and what looks after the database are NotOverHttp there.
     """
 
-    # headgate.maintenance and headgate.worker set them: those layers stand above this one
+    # headgate.maintenance and headgate.worker set them when they are first used: those layers stand above this one
     maintenance_type: ClassVar[type[Maintenance]]
     worker_type: ClassVar[type[Worker]]
+    _connection_type = PooledConnection
 
     def __init__(
         self,
@@ -63,95 +74,138 @@ class Headgate:
         max_connections: int = 16,
         timeout: float = 30,
         pooler: bool = False,
+        token: str | None = None,
+        encoder: Callable[[Any], Any] | None = None,
     ) -> None:
+        self._dump = dump_json if encoder is None else json_encoder(encoder)
+        self.http: Transport | None = None  # the way there, where it is not a connection to the database
+        if url is not None and url.lower().startswith(("http://", "https://")):
+            from .transport import Transport
+
+            self.http = Transport(url, token, max_connections=max_connections, timeout=timeout)
+        elif token is not None:
+            raise InvalidArgument("a token is for an HTTP server", hint="give the server's URL: http://host:7376")
+        self._token = token
         self._given_url = url
         self._directory = directory
         self._max_connections = max_connections
         self._timeout = timeout
         self._pooler = pooler
         self._server: EmbeddedServer | None = None
-        self._pool: ConnectionPool[PooledConnection] | None = None
+        self._pool: Pool | None = None
         self.insights = Insights(self)
         self.sources = Sources(self)
 
+    def __repr__(self) -> str:
+        if self.http is not None:
+            to = str(self.http)
+        elif self._given_url is not None:
+            to = database_name(self._given_url)
+        elif self._server is not None:
+            to = f"the embedded PostgreSQL in {self._server.directory}"
+        else:
+            to = "an embedded PostgreSQL"
+        return f"<{type(self).__name__}: {to}{'' if self.is_open else ', not open'}>"
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a client cannot be sent to another process: its connections stay in this one",
+            hint="connect in the other process, with the same URL",
+        )
+
     @property
     def url(self) -> str:
-        """The database's URL: the one given, or the embedded server's once it is open."""
+        """The database's URL (or the server's): the one given, or the embedded server's once it is open."""
         url = self._given_url or (self._server.url if self._server else None)
         if url is None:
             raise Error("the embedded PostgreSQL is not running", hint="call open() first, or use headgate.connect()")
         return url
 
-    def open(self, *, migrate: bool | None = None) -> Headgate:
+    def open(
+        self, *, migrate: bool | None = None, wait: float = WAIT, tell: Callable[[str], None] | None = None
+    ) -> Headgate:
         """Connects, and checks that the server and its schema fit this code.
 
-        `migrate=True` installs or upgrades the schema first. By default only an embedded server's schema is.
+        `migrate=True` installs or upgrades the schema first. By default only an embedded server's schema is. `wait` and
+        `tell` are those of `migrate`.
         """
+        if self.http is not None:
+            if migrate:
+                raise _needs_database("the schema is migrated")
+            self.http.open()
+            return self
         if self._given_url is None and self._server is None:
-            from ..embedded import start_or_join
-
-            self._server = start_or_join(self._directory)
+            self._server = self._start_or_join(self._directory)
         try:
             self._check_server()
             if migrate or (migrate is None and self._given_url is None):
-                self.migrate()
+                self.migrate(wait=wait, tell=tell)
             self._check_schema()
-            self._pool = ConnectionPool(
+            self._pool = Pool(
                 self.url,
-                connection_class=PooledConnection,
-                kwargs=self._settings(),
-                configure=None if self._pooler else _at_read_committed,
-                min_size=0,
-                max_size=self._max_connections,
-                open=False,
+                self._settings(),
+                size=self._max_connections,
                 timeout=self._timeout,
-                name="headgate",
-                check=None,
+                prepare=self._rejoin,
+                of=self._connection_type,
             )
-            self._pool.open()
+            self._pool.ready()
         except BaseException:
             self.close()
             raise
         return self
 
+    def _start_or_join(self, directory: Path | str | None) -> EmbeddedServer:
+        from ..embedded import start_or_join
+
+        return start_or_join(directory)
+
+    def _rejoin(self) -> None:
+        """In a forked child: uses the embedded server on its own account, so that it does not end with the parent."""
+        if self._server is not None and not self._server.is_ours:
+            self._server = self._start_or_join(self._server.directory)
+
+    def _reconnect(self) -> None:
+        """Gives all connections up: who waits for one fails, and nobody waits for the pool's next try."""
+        self._own_pool.replace()
+
+    def _probe(self, seconds: int) -> None:
+        """Raises what keeps us from connecting."""
+        with self._connect(seconds):
+            pass
+
     def close(self) -> None:
         """Gives the connections back, and leaves the embedded server if there is one."""
+        if self.http is not None:
+            self.http.close()
         if self._pool is not None:
-            self._pool.close()
+            self._pool.close(timeout=CLOSING)
             self._pool = None
         if self._server is not None:
             server, self._server = self._server, None
             server.leave()
 
     def __enter__(self) -> Headgate:
-        return self if self._pool is not None else self.open()
+        return self if self.is_open else self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
-    def migrate(self) -> int:
-        """Installs or upgrades the schema; returns the migration it is at. Safe to run from many processes at once."""
+    def migrate(self, *, wait: float = WAIT, tell: Callable[[str], None] | None = None) -> int:
+        """Installs or upgrades the schema; returns the migration it is at. Safe to run from many processes at once.
+
+        While a transaction is in its way it waits, up to `wait` seconds, holding nobody else up; `tell` is told who it
+        is (by default the log `headgate.migrate`). Conflict after that. A newer schema is left as it is.
+        """
         with self._connect() as conn:
-            try:
-                with conn.transaction():
-                    conn.execute(schema.LOCK)
-                    version, digest = _installed(conn)
-                    if version <= schema.newest_migration() and (version, digest) != (
-                        schema.newest_migration(),
-                        schema.digest(),
-                    ):
-                        conn.execute(schema.install_sql(version).encode())
-            except psycopg.Error as error:
-                ours = from_database(error)
-                if isinstance(ours, NotAllowed):
-                    ours.hint = (
-                        "migrate as the owner of the schema headgate, "
-                        "or, the first time, as a role with CREATE on the database"
-                    )
-                raise ours or error from error
-        return max(version, schema.newest_migration())
+            return migrate(conn, wait, tell)
+
+    def in_the_way(self) -> list[str]:
+        """Who has a transaction open that `migrate` would have to wait for, if it has to alter tables."""
+        with self._connect() as conn:
+            return in_the_way(conn)
 
     def stream(
         self,
@@ -221,6 +275,9 @@ class Headgate:
 
         Workers do it too, where their role may, and `headgate up`. Any number may run at once.
         """
+        if self.http is not None:
+            raise _needs_database("maintenance is done")
+        import_module("headgate.maintenance")
         return self.maintenance_type(self, interval)
 
     @overload
@@ -249,6 +306,8 @@ class Headgate:
         `m.consumer` tells which it is; or pass a dict of consumers and handlers. The rest is as in `consumer.worker`.
         """
 
+        import_module("headgate.worker")
+
         def make(handler: Any) -> Worker:
             worker = self.worker_type(consumers, handler, **options)
             if worker.consumer.hg is not self:
@@ -268,6 +327,8 @@ class Headgate:
 
         A statement without a result answers an empty list. `binary` results are read faster when there are many.
         """
+        if self.http is not None:
+            return self.http.run(query, params, conn)
         for left in range(TRIES - 1, -1, -1):
             try:
                 return self._run(query, params, conn, binary)
@@ -280,6 +341,10 @@ class Headgate:
                         ours = self._uprooted(params[0]) or ours
                 if ours is None or ours is error:
                     raise
+                if isinstance(ours, (StreamNotFound, ConsumerNotFound)) and conn is None:
+                    suggest(self, ours, params)
+                if isinstance(ours, NotAllowed):
+                    ours.hint = schema.needed_role(query) or ours.hint
                 raise ours from error
         raise AssertionError
 
@@ -299,34 +364,38 @@ class Headgate:
         )
 
     def _run(self, query: str, params: Sequence[Any], conn: Any, binary: bool) -> list[Row]:
-        try:
-            if conn is not None:
-                return run_sync(conn, query, params)
-            # Autocommit: there is nothing to commit at the end, so the pool's context manager, which does, is not used.
-            own = self.pool.getconn()
-            try:
-                return own.rows(query, literals(params), prepare=None if self._pooler else True, binary=binary)
-            finally:
-                self.pool.putconn(own)
-        except PoolTimeout as error:
-            raise ConnectionFailed(
-                f"no connection to the database within {self._timeout:g} s",
-                hint="is PostgreSQL running and below its max_connections? the call can be repeated",
-            ) from error
+        if conn is not None:
+            return run_sync(conn, query, params)
+        prepare = None if self._pooler else True
+        return self._own_pool.run(query, literals(params), prepare=prepare, binary=binary)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open: calls can be made."""
+        return self._pool is not None if self.http is None else self.http.is_open
 
     @property
     def pool(self) -> ConnectionPool[PooledConnection]:
-        """The connections; open."""
+        """The connections, open: `with hg.pool.connection() as conn` takes one for a transaction of your own."""
+        return self._own_pool.ready()
+
+    @property
+    def _own_pool(self) -> Pool:
+        if self.http is not None:
+            raise _needs_database("transactions are made")
         if self._pool is None:
-            raise Error("this Headgate is not open", hint="use headgate.connect(), or call open() first")
+            # (closed meanwhile, perhaps, by a worker that begins anew: its calls may be repeated)
+            raise ConnectionFailed("this Headgate is not open", hint="use headgate.connect(), or call open() first")
         return self._pool
 
     def _settings(self) -> dict[str, Any]:
         return {"autocommit": True, "prepare_threshold": None if self._pooler else 5, "application_name": "headgate"}
 
-    def _connect(self) -> Connection[tuple[Any, ...]]:
+    def _connect(self, seconds: float | None = None) -> Connection[tuple[Any, ...]]:
+        if self.http is not None:
+            raise _needs_database("the schema is looked after")
         try:
-            timeout = max(2, int(self._timeout))  # libpq's least; 0 would mean to wait for ever
+            timeout = max(2, int(seconds or self._timeout))  # libpq's least; 0 would mean to wait for ever
             return Connection.connect(self.url, **self._settings(), connect_timeout=timeout)
         except psycopg.ProgrammingError:  # it quotes the part it cannot read, which may be the password
             raise InvalidArgument(
@@ -343,31 +412,12 @@ class Headgate:
 
     def _check_schema(self) -> None:
         with self._connect() as conn:
-            if (error := schema.check(*_installed(conn))) is not None:
+            if (error := schema.check(installed(conn))) is not None:
                 raise error
 
 
-def _at_read_committed(conn: Connection[Any]) -> None:
-    """Whatever the database's default is: workers at REPEATABLE READ would mostly stand in each other's way.
-
-    (Not behind a pooler, where it would stay with the connection for others.)
-    """
-    conn.execute("set default_transaction_isolation = 'read committed'")
-
-
-def _installed(conn: Connection[tuple[Any, ...]]) -> tuple[int, str | None]:
-    """The database's last migration (0: none) and the digest of its functions."""
-    try:
-        with conn.transaction():
-            row = conn.execute(schema.INSTALLED).fetchone()
-    except psycopg.Error as error:
-        ours = from_database(error)
-        if isinstance(ours, SchemaMissing):
-            return 0, None
-        if isinstance(ours, NotAllowed):
-            raise NotAllowed(
-                "this database role may not use Headgate",
-                hint="grant it headgate_owner, headgate_producer, headgate_consumer or headgate_monitor",
-            ) from error
-        raise ours or error from error
-    return (row[0] or 0, row[1]) if row else (0, None)
+def _needs_database(what: str) -> NotOverHttp:
+    return NotOverHttp(
+        f"{what} in the database itself, which a client over HTTP does not reach",
+        hint="connect to the database for this: headgate.connect('postgresql://…')",
+    )

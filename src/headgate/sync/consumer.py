@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from importlib import import_module
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, overload
 
 from psycopg import Connection
 
 from .. import statements, tracing
 from ..connections import Array, Row
-from ..encoding import checked_text, dump_json, error_text, interval, whole
-from ..errors import Error, InvalidAckId, InvalidArgument, InvalidFilter, SchemaMissing, StaleDelivery
+from ..encoding import T, checked_text, dump_json, error_text, interval, whole
+from ..encoding import decode as default_decode
+from ..errors import Error, InvalidAckId, InvalidArgument, SchemaMissing, StaleDelivery
+from ..forks import process_name
+from ..parameters import as_filter, as_moment, as_position, as_seconds, as_seqs
 from ..types import (
     Attempt,
     Backoff,
@@ -35,6 +38,7 @@ from ..types import (
 )
 from ..worker_options import WorkerOptions
 from .message import Message
+from .pooled import PooledConnection, rows_of
 
 if TYPE_CHECKING:
     from ..worker import Worker
@@ -45,10 +49,10 @@ LONGEST_POLL = 0.1
 TRIES = 5  # to find the stream's function, while it is dropped and made again
 
 
-class Consumer:
+class Consumer(Generic[T]):
     """A named reader of a stream with its own progress; any number of workers share it."""
 
-    worker_type: ClassVar[type[Worker]]  # headgate.worker sets it: that layer stands above this one
+    worker_type: ClassVar[type[Worker]]  # headgate.worker, a layer above, sets it
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Consumer:
         slot_modulus: int | None = None,
         max_waiting: int | None = None,
         worker: str | None = None,
+        decode: Callable[[str, dict[str, Any] | None], T] | None = None,
     ) -> None:
         self.hg = hg
         self.stream = stream
@@ -75,23 +80,33 @@ class Consumer:
         self.backoff = backoff
         self.leased = leased
         self.lease_time = lease_time
-        self._slot_modulus = slot_modulus
+        self.slot_modulus = slot_modulus  # of lanes by key or channel: how many leases share them
         self.max_waiting = max_waiting
-        self.worker_name = worker or f"{socket.gethostname()}-{os.getpid()}"
+        self._worker_name = worker
+        self._decode: Callable[[str, dict[str, Any] | None], T] = decode or default_decode
         self.is_traced = True  # False for who makes spans of its own around the messages, as workers do
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.stream!r}, {self.name!r})"
 
+    @property
+    def worker_name(self) -> str:
+        """Who receives: the host and the process, unless it was given a name."""
+        return self._worker_name or process_name()
+
+    @worker_name.setter
+    def worker_name(self, name: str) -> None:
+        self._worker_name = name
+
     def receive(
         self,
         batch_size: int = 1,
         *,
-        wait: float = 0,
+        wait: float | timedelta = 0,
         acks: Iterable[Message | str] = (),
         worker: str | None = None,
         ack_wait: float | timedelta | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[T]]:
         """Up to `batch_size` messages; waits up to `wait` seconds for the first one.
 
         `acks` are messages (or ack_ids) that are done: they are settled in the same round trip. The messages are this
@@ -99,15 +114,19 @@ class Consumer:
         """
         done = as_ids(acks)
         more = () if ack_wait is None else (interval(ack_wait),)
-        deadline = monotonic() + wait
+        deadline = monotonic() + as_seconds(wait, "wait")
         pause = SHORTEST_POLL
         while True:
             began = time_ns()
             params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None, *more)
-            rows = self._claim(params)
+            try:
+                rows = self._claim(params, max(0.0, deadline - monotonic()))
+            except BaseException as error:
+                self._hand_back(rows_of(error))
+                raise
             left = deadline - monotonic()
             if rows or left <= 0:
-                messages = [Message(self, row) for row in rows]
+                messages: list[Message[T]] = [Message(self, row) for row in rows]
                 if messages and self.is_traced and tracing.is_on():
                     tracing.received(self.stream, self.name, messages, began)
                 return messages
@@ -115,8 +134,19 @@ class Consumer:
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, LONGEST_POLL)
 
-    def _claim(self, params: tuple[Any, ...]) -> list[Row]:
-        """What the stream's own function hands out. A stream that was dropped and made again has another one."""
+    def _hand_back(self, rows: list[Row]) -> None:
+        """Releases what a call was given that was cancelled: nobody has it, and it would wait for its deadline."""
+        if rows:
+            with suppress(Error):  # then it does
+                self.release([row[0] for row in rows])
+
+    def _claim(self, params: tuple[Any, ...], wait: float) -> list[Row]:
+        """What the stream's own function hands out. A stream that was dropped and made again has another one.
+
+        Over HTTP it is the server that waits.
+        """
+        if self.hg.http is not None:
+            return self.hg.http.receive(self.stream, params, wait)
         for left in range(TRIES - 1, -1, -1):
             try:
                 return self.hg.run(self._receive_for if params[4:] else self._receive, params, binary=True)
@@ -164,13 +194,19 @@ class Consumer:
         self, what: str, query: str, messages: Iterable[Message | str], more: tuple[Any, ...], conn: Any
     ) -> Settled:
         is_traced = self.is_traced and tracing.is_on()
-        if is_traced and not isinstance(messages, (str, Message)):
+        if not isinstance(messages, (str, Message)):
             messages = list(messages)  # read twice: for their ids, and for their traces
+            if conn is None:  # those of a `transaction()` are settled in it, as by their own methods
+                conn = next((m._tx for m in messages if isinstance(m, Message) and m._tx is not None), None)
         ids = as_ids(messages)
         if not ids:
             return Settled(0, 0)
         with tracing.settling(what, self.stream, self.name, messages if is_traced else None):
-            return Settled(*self.hg.run(query, (self.stream, self.name, ids, *more), conn)[0])
+            answer = Settled(*self.hg.run(query, (self.stream, self.name, ids, *more), conn)[0])
+        if isinstance(conn, PooledConnection) and conn.settled is not None:
+            conn.settled.update(ids)
+            conn.stale += answer.stale
+        return answer
 
     def join(self, *, worker: str | None = None) -> list[int]:
         """Joins the workers of a leased consumer; returns the lanes that are leased to this one now.
@@ -195,55 +231,80 @@ class Consumer:
     @property
     def has_named_lanes(self) -> bool:
         """Whether the stream's lanes are its keys or channels."""
-        return self._slot_modulus is not None
+        return self.slot_modulus is not None
 
     def slot(self, lane: int) -> int:
         """What is leased of a lane: itself or, of lanes by key or channel, which share leases, its remainder."""
-        return lane if self._slot_modulus is None else lane % self._slot_modulus
+        return lane if self.slot_modulus is None else lane % self.slot_modulus
 
     @contextmanager
     def transaction(
-        self, batch_size: int = 1, *, wait: float = 0, ack_wait: float | timedelta | None = None
-    ) -> Iterator[tuple[Connection[tuple[Any, ...]], list[Message]]]:
+        self, batch_size: int = 1, *, wait: float | timedelta = 0, ack_wait: float | timedelta | None = None
+    ) -> Iterator[tuple[Connection[tuple[Any, ...]], list[Message[T]]]]:
         """Work and ack in one transaction: `with consumer.transaction(10) as (tx, messages)`.
 
-        What the block does on `tx` commits together with the acks, so its effects happen exactly once. When the block
-        raises, everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another
-        worker may have the messages, it is rolled back with StaleDelivery.
+        What the block does on `tx` commits together with the acks, so its effects happen exactly once. A message that
+        the block settles itself (`m.nack(delay=60)`) is settled by the same transaction. When the block raises,
+        everything is rolled back and the messages are nacked. When the deadline passed meanwhile and another worker may
+        have the messages, it is rolled back with StaleDelivery.
         """
+        pool = self.hg._own_pool  # not after something was received: there may be none
         messages = self.receive(batch_size, wait=wait, ack_wait=ack_wait)
+        process = os.getpid()
         try:
-            with self.hg.pool.connection() as tx, tx.transaction():
-                yield tx, messages
-                settled = self.ack(messages, conn=tx)
-                if settled.stale:
-                    raise StaleDelivery(
-                        f"{settled.stale} of {len(messages)} messages were taken back while they were worked on",
-                        hint="raise the consumer's ack_wait, or take smaller batches; the work was rolled back",
-                    )
+            with pool.ready().connection() as tx:
+                with tx.transaction():
+                    tx.settled, tx.stale = set(), 0
+                    for m in messages:
+                        m._tx = tx
+                    yield tx, messages
+                    settled, tx.settled = tx.settled, None
+                    self._finish(tx, messages, settled)
+                if not self.hg._pooler:
+                    tx.clean()
         except StaleDelivery:
             raise
         except BaseException as error:
+            if process != os.getpid():  # a child that was forked in the block: all of it is the parent's
+                raise
+            for m in messages:
+                m._tx = None  # it was rolled back
             with suppress(Error):  # without it they come again at their deadline; what went wrong is the news
                 self.nack(messages, error=f"{type(error).__name__}: {error}")
             raise
+        finally:
+            for m in messages:
+                m._tx = None
+
+    def _finish(self, tx: PooledConnection, messages: list[Message], settled: set[str]) -> None:
+        """Acks what the block of a transaction has not settled. StaleDelivery, if any was somebody else's by then."""
+        rest = [m for m in messages if m.ack_id not in settled and m.delivery not in settled]
+        stale = tx.stale + self.ack(rest, conn=tx).stale
+        if stale:
+            raise StaleDelivery(
+                f"{stale} of {len(messages)} messages were taken back while they were worked on",
+                hint="raise the consumer's ack_wait, or take smaller batches; the work was rolled back",
+            )
+        if len(rest) < len(messages):  # again, in case that was in a savepoint which the block then rolled back
+            self.ack([m for m in messages if m not in rest], conn=tx)
 
     @overload
-    def worker(self, handler: Callable[[Message], Any], **options: Unpack[WorkerOptions]) -> Worker: ...
+    def worker(self, handler: Callable[[Message[T]], Any], **options: Unpack[WorkerOptions]) -> Worker: ...
 
     @overload
     def worker(
         self, handler: None = None, **options: Unpack[WorkerOptions]
-    ) -> Callable[[Callable[[Message], Any]], Worker]: ...
+    ) -> Callable[[Callable[[Message[T]], Any]], Worker]: ...
 
     def worker(
-        self, handler: Callable[[Message], Any] | None = None, **options: Unpack[WorkerOptions]
-    ) -> Worker | Callable[[Callable[[Message], Any]], Worker]:
+        self, handler: Callable[[Message[T]], Any] | None = None, **options: Unpack[WorkerOptions]
+    ) -> Worker | Callable[[Callable[[Message[T]], Any]], Worker]:
         """A worker that calls `handler` for each message: `@consumer.worker(concurrency=8)`, then `handle.run()`.
 
         What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs
         its message is kept. `WorkerOptions` has the options. A plain function runs in threads.
         """
+        import_module("headgate.worker")
         if handler is None:
             return lambda handler: self.worker_type(self, handler, **options)
         return self.worker_type(self, handler, **options)
@@ -263,7 +324,7 @@ class Consumer:
     ) -> Peek:
         """Messages with their state for this consumer, without any effect.
 
-        However long the stream is, about 100,000 messages are looked at: where that ends it, `next` of the answer says
+        However long the stream is, about 20,000 messages are looked at: where that ends it, `next` of the answer says
         where to go on (`after=`, or `before=` with `newest_first`).
         """
         return self.hg.insights.peek(
@@ -345,28 +406,39 @@ class Consumer:
         """
         return self.hg.insights.channels(self.stream, self.name, channel, limit, sort=sort, after=after)
 
-    def seek(self, target: str | int | Any) -> None:
-        """Moves to "beginning", "end", a seq or a time. What was in flight or parked is forgotten."""
-        self.hg.run(statements.SEEK, (self.stream, self.name, str(target)))
+    def seek(self, target: str | int | datetime) -> None:
+        """Moves to "beginning", "end", a seq or a time with a zone. What was in flight or parked is forgotten."""
+        self.hg.run(statements.SEEK, (self.stream, self.name, as_position(target)))
 
     def dead_letters(self, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
         """The consumer's dead letters, oldest first."""
         return self.hg.insights.dead_letters(self.stream, self.name, limit, after=after)
 
     def redrive(
-        self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
+        self,
+        *,
+        seqs: Sequence[int] | None = None,
+        filter: str | list[str] | None = None,
+        limit: int | None = None,
+        all: bool = False,
     ) -> int:
-        """Gives dead letters back: these, those whose key passes the filter, or all. Returns how many.
+        """Gives dead letters back: these, those whose key passes the filter, the oldest so many, or (`all=True`) all.
 
-        Of a stream with `one_message_per_key`, those of which a newer version was sent are counted and dropped instead.
+        Returns how many. Of a stream with `one_message_per_key`, those of which a newer version was sent are counted
+        and dropped instead.
         """
-        return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
+        return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"), all)
 
     def purge_dead(
-        self, *, seqs: Sequence[int] | None = None, filter: str | list[str] | None = None, limit: int | None = None
+        self,
+        *,
+        seqs: Sequence[int] | None = None,
+        filter: str | list[str] | None = None,
+        limit: int | None = None,
+        all: bool = False,
     ) -> int:
         """Throws dead letters away; chosen as in `redrive`. Returns how many."""
-        return self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), whole(limit, "limit"))
+        return self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), whole(limit, "limit"), all)
 
     def retry_now(self, seqs: Sequence[int] | None = None, *, all: bool = False) -> int:
         """Makes parked messages due at once: these, or (`all=True`) all. Returns how many."""
@@ -454,28 +526,6 @@ class Consumer:
         return int(self.hg.run(query, (self.stream, self.name, *params))[0][0])
 
 
-def as_filter(filter: Any) -> Array | None:
-    """One key filter or several, as a parameter."""
-    if filter is None:
-        return None
-    if not isinstance(filter, (str, list, tuple)) or not all(isinstance(f, str) for f in filter):
-        raise InvalidFilter(f"{filter!r} is not a key filter", hint="pass a str such as 'orders.>', or a list of them")
-    return Array([filter] if isinstance(filter, str) else filter)
-
-
-def as_moment(moment: Any) -> str | None:
-    """A time, as a parameter. One without a zone is local time, as everywhere in Python."""
-    if moment is None:
-        return None
-    try:
-        read = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
-        return read.astimezone().isoformat()
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidArgument(
-            f"{moment!r} is not a time", hint="pass a datetime, or a str such as 2026-01-31 12:00:00+00"
-        ) from None
-
-
 def as_ids(messages: Iterable[Message | str]) -> Array:
     """The ack_ids of messages, as a parameter."""
     if isinstance(messages, (str, Message)):
@@ -487,12 +537,3 @@ def as_ids(messages: Iterable[Message | str]) -> Array:
         if not isinstance(id, str):
             raise InvalidAckId(f"{id!r} is not an ack_id", hint="pass messages as they were received, or their ack_id")
     return ids
-
-
-def as_seqs(seqs: Any) -> Array | None:
-    """Sequence numbers, as a parameter."""
-    if seqs is None:
-        return None
-    if isinstance(seqs, str) or not all(isinstance(s, int) for s in seqs):
-        raise InvalidArgument("seqs are not whole numbers", hint="pass a list of int")
-    return Array(str(s) for s in seqs)

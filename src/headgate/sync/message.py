@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from ..encoding import decode
+from ..encoding import T
 
 if TYPE_CHECKING:
     from .consumer import Consumer
 
 
-class Message:
+class Message(Generic[T]):
     """A message that was received and is to be settled: acked, nacked, or left to its deadline."""
 
-    __slots__ = ("_consumer", "ack_id", "attempt", "channel", "created_at", "headers", "key", "seq", "settled", "text")
+    __slots__ = (
+        "_consumer", "_tx", "ack_id", "attempt", "channel", "created_at", "headers", "key", "seq", "settled", "text",
+    )  # fmt: skip
 
-    def __init__(self, consumer: Consumer, row: Any) -> None:
+    def __init__(self, consumer: Consumer[T], row: Any) -> None:
         self._consumer = consumer
         self.ack_id: str
         self.seq: int
@@ -27,6 +29,7 @@ class Message:
         self.channel: str | None
         self.attempt: int
         self.created_at: datetime
+        self._tx: Any = None  # while a block of `transaction()` has it
         # what this object was told ("returned": it was made visible at once); its consumer may know more
         self.settled: Literal["acked", "nacked", "returned"] | None = None
         (self.ack_id, self.seq, self.key, self.text, self.headers, self.channel, self.attempt, self.created_at) = row
@@ -35,9 +38,12 @@ class Message:
         return f"{type(self).__name__}(seq={self.seq}, key={self.key!r}, attempt={self.attempt})"
 
     @property
-    def data(self) -> Any:
-        """What was sent: a dict or list, a str, or bytes. `text` is what is stored."""
-        return decode(self.text, self.headers)
+    def data(self) -> T:
+        """What was sent: a dict or list, a str, or bytes; or an object of the consumer's `type`, else DataInvalid.
+
+        `text` is what is stored.
+        """
+        return self._consumer._decode(self.text, self.headers)
 
     @property
     def stream(self) -> str:
@@ -61,12 +67,13 @@ class Message:
 
     def ack(self, *, conn: Any = None) -> bool:
         """Done with it. False when it was too late: the deadline had passed and another worker got it."""
-        answer = self._consumer.ack([self], conn=conn)
+        answer = self._consumer.ack([self], conn=self._tx if conn is None else conn)
         self.settled = "acked"
         return answer.settled == 1
 
     def nack(self, *, delay: float | timedelta | None = None, error: str | None = None, conn: Any = None) -> bool:
         """Not done: deliver it again after `delay` (default: the consumer's backoff). False when it was too late."""
+        conn = self._tx if conn is None else conn
         answer = self._consumer.nack([self], delay=delay, error=error, conn=conn)
         self.settled = "nacked"
         return answer.settled == 1

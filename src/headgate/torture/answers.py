@@ -76,6 +76,8 @@ def acked_behind(reading: Reading, log: Log) -> Iterator[Finding]:
                     continue
                 if failure.kind == "extend" and handed in named:
                     continue  # expired itself: acked late
+                if any(e.called + max(e.asked["by"], 0) < failure.answered for e in handed.extended):
+                    continue  # may have expired before, and was in the delivery no more
                 for ack in handed.settled:
                     if ack.kind != "ack" or ack.problem or ack.answer[1] or handed.message.ack_id not in names(ack):
                         continue
@@ -202,5 +204,8 @@ def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
     if any(e.called < event.answered and e.seen_by > event.called for e in handed.extended):
         return False  # who moves its deadline at this moment has it
     if reading.plan.leased or reading.clock_jumps:
+        return False
+    again = reading.handed.get(message.seq, [])  # (whether that may be, others judge)
+    if any(handed.event.called < h.event.called < event.answered for h in again):
         return False
     return event.answered < reading.live_until(handed, event.called)

@@ -177,8 +177,7 @@ class Nemesis(threading.Thread):
     def upgrade(self) -> str:
         """`headgate migrate` again: all functions are replaced under traffic."""
         with psycopg.connect(self.ground.url, application_name="nemesis") as db:
-            db.execute("set lock_timeout = '5s'")
-            db.execute(schema.LOCK)
+            db.execute("set headgate.migrate_wait = '5s'")
             db.execute(schema.install_sql(schema.newest_migration()).encode())
         return ""
 

@@ -15,7 +15,7 @@ SLOWEST = 1.0
 def slow_looks(history: History) -> Iterator[Finding]:
     """Looking locks nothing and waits for nobody."""
     for event in history.events:
-        if event.kind in ("look", "count") and event.took - history.starvation(event.called, event.answered) > SLOWEST:
+        if event.kind in ("look", "count") and event.took - history.excuse(event) > SLOWEST:
             text = f"{event.session}'s {event.asked.get('what', 'count')} at {event.called:.3f} took {event.took:.3f} s"
             yield Finding("slow look", text, event.called, None, (), (event,))
 
@@ -31,9 +31,16 @@ def may_be_done(reading: Reading, message: Written, event: Event) -> bool:
     settled = [e for h in reading.handed.get(seq, []) for e in h.settled if e.kind in ACKING]
     if any(e.called < at and e.seen_by > since for e in settled):
         return True
-    if reading.maybe_dead(seq, at) or any(discards(e, message) and e.called < at for e in reading.of("discard")):
+    if reading.maybe_dead(seq, at) or any(may_have_ended(reading, e, message, at) for e in reading.of("discard")):
         return True
     return reading.preset.loses or any(reading.may_be_removed(message, s) for s in reading.seeks if s.seen_from < at)
+
+
+def may_have_ended(reading: Reading, discard: Event, message: Written, at: float) -> bool:
+    """Whether a discard may be why the message is done by then. Not if it was handed out between the two."""
+    if discard.called >= at or not discards(discard, message):
+        return False
+    return not any(discard.seen_by < h.event.called < at for h in reading.handed.get(message.seq, []))
 
 
 def floors(reading: Reading) -> list[tuple[Event, int]]:

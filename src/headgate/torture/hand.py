@@ -95,6 +95,7 @@ class Sdk:
     """With the SDK."""
 
     settling = ("nack", "release", "extend")
+    settles_whole_deliveries = True
 
     def __init__(self, plan: Plan) -> None:
         hg = insist(lambda: headgate.connect(plan.url, max_connections=2, timeout=5))
@@ -136,6 +137,7 @@ class Http:
     """With requests to a server."""
 
     settling = ("nack", "extend")
+    settles_whole_deliveries = False  # one may have messages of other callers
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -289,7 +291,9 @@ class Hand:
         delivery = self.random.choice(held).delivery
         if self.random.random() < 0.3:
             self.held[consumer] = [m for m in held if m.delivery != delivery]
-            return [delivery]
+            if self.caller.settles_whole_deliveries:
+                return [delivery]
+            return [m.ack_id for m in held if m.delivery == delivery]
         picked = self.random.sample(held, self.random.randint(1, min(len(held), 20)))
         self.held[consumer] = [m for m in held if m not in picked]
         return [m.ack_id for m in picked]

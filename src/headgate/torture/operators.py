@@ -239,11 +239,11 @@ class Operator(Session):
 
     def redrive(self, consumer: str) -> None:
         most = self.random.choice((None, None, 1, 3))
-        query = "select headgate.redrive(%s, %s, max => %s)"
-        self.call("redrive", query, [STREAM, consumer, most], first, consumer=consumer, max=most)
+        query = 'select headgate.redrive(%s, %s, max => %s, "all" => %s)'
+        self.call("redrive", query, [STREAM, consumer, most, most is None], first, consumer=consumer, max=most)
 
     def purge_dead(self, consumer: str) -> None:
-        self.of_consumer("purge_dead", consumer)
+        self.of_consumer("purge_dead", consumer, [None, None, None, True])
 
     def pause(self, consumer: str) -> None:
         """For a moment only: a consumer that stays paused tests nothing."""

@@ -86,6 +86,7 @@ class Event:
     problem: Problem | None = None
     undone: float | None = None
     doubted: bool = False  # it was answered, and may have been lost since
+    queued: float = 0.0  # how long its server process was ready to run, and the machine was busy with others
 
     @property
     def happened(self) -> bool:
@@ -245,6 +246,10 @@ class History:
     def starvation(self, start: float, end: float) -> float:
         """For how much of that time the machine, and not the engine, kept everybody waiting."""
         return sum(max(0.0, min(end, b) - max(start, a)) for a, b in self.starved)
+
+    def excuse(self, event: Event) -> float:
+        """For how much of the time of a call the machine, and not the engine, kept it waiting."""
+        return max(event.queued, self.starvation(event.called, event.answered))
 
 
 LOST_STATES = (

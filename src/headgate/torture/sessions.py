@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -234,6 +235,7 @@ class Session(threading.Thread, ABC):
     def call(self, kind: str, query: str, values: Values, read: Callable[[list[Any]], Any], **asked: Any) -> Event:
         """One statement, written down."""
         consumer = asked.pop("consumer", None)
+        before = queued(self.db)
         event = self.history.call(
             self.name,
             kind,
@@ -245,6 +247,8 @@ class Session(threading.Thread, ABC):
         if self.db.closed:
             self.come_back()
             event.answered = self.history.now()
+        else:
+            event.queued = queued(self.db) - before
         if self.transaction is not None:
             self.steps.append(event)
         return event
@@ -262,6 +266,16 @@ class Session(threading.Thread, ABC):
             lambda rows: list(rows[0][0]),
             messages=messages,
         )
+
+
+def queued(db: psycopg.Connection) -> float:
+    """For how many seconds so far its server process waited for a processor; 0 where the machine does not say, or it is
+    another one's."""
+    with suppress(OSError, IndexError, ValueError):
+        process = Path("/proc") / str(db.info.backend_pid)
+        if (process / "comm").read_text().strip() == "postgres":
+            return int((process / "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def can_prepare(db: psycopg.Connection) -> bool:

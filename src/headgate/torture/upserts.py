@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .reading import ACKING, Finding, Log, Reading
+from .reading import ACKING, Finding, Log, Reading, discards
 from .record import Event
 
 
@@ -65,6 +65,8 @@ def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
     }
     for key, (data, event) in values.items():
         if key in known and known[key][1] != data and key not in unsure and (key, data) not in perhaps:
+            if was_discarded(reading, log, key):
+                continue
             yield Finding(
                 "not the last value",
                 f"key {key} was last given {data} by {event.session} at {event.called:.3f}; the consumer's last "
@@ -74,6 +76,12 @@ def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
                 tuple(m.seq for m in log.values() if m.sent.key == key)[-6:],
                 (event,),
             )
+
+
+def was_discarded(reading: Reading, log: Log, key: str) -> bool:
+    """Whether the newest version of a key may have been discarded: then the consumer keeps the one before."""
+    newest = max((m for m in log.values() if m.sent.key == key), key=lambda m: m.seq)
+    return any(e.effective and discards(e, newest) for e in reading.of("discard"))
 
 
 def wrong_append(reading: Reading, log: Log) -> Iterator[Finding]:

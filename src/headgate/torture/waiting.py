@@ -25,7 +25,7 @@ def stopped(history: History) -> Iterator[Finding]:
     told: set[tuple[str, ...]] = set()
     for event in history.events:
         limit = PATIENCE.get(event.kind, LONGEST_OPERATOR if event.kind in OPERATORS else LONGEST)
-        if event.took < limit or event.took - history.starvation(event.called, event.answered) < limit:
+        if event.took < limit or event.took - history.excuse(event) < limit:
             continue
         if any(f.start < event.answered and f.end > event.called for f in history.faults):
             continue

@@ -54,7 +54,7 @@ ORDERED = {"order": "key"}
 STORED = {"lanes": 2, "retain": "until_acked", "segment_rows": 20000, "segment_age": "1 ms", "compact_every": "1 ms"}
 
 _ALL = [
-    world("hash", "send ids", "set_lanes", stream={"lanes": 2}),
+    world("hash", "send ids", "set_lanes", "maintain and receive", stream={"lanes": 2}),
     world("hash-ordered", "set_lanes", stream={"lanes": 2}, settings=ORDERED),
     world("blocked", stream={"lanes": 2}, settings=ORDERED),
     world("layouts", "set_lanes", stream={"lanes": 2}, settings=ORDERED),
@@ -295,6 +295,7 @@ OPERATIONS: dict[str, Callable[[Actor], Any]] = {
     "expire and ack": lambda a: a.do("expire one", "ack a part"),
     "maintain": lambda a: a.maintain(CONSUMER),
     "maintain on": lambda a: a.do("maintain", "maintain", "maintain"),
+    "maintain and receive": lambda a: a.do("maintain", "receive"),
     "compact": lambda a: a.compact(CONSUMER),
     "tick": lambda a: a.tick(CONSUMER),
     "seek": lambda a: a.go_to(str(a.first_seq)),
@@ -304,7 +305,7 @@ OPERATIONS: dict[str, Callable[[Actor], Any]] = {
     "discard": lambda a: a.discard_these(CONSUMER, a.parked),
     "discard all": lambda a: a.discard_these(CONSUMER, None, [a.key(k) for k in "pfqwv"]),
     "pass discarded": lambda a: a.do("discard all", "receive", "maintain"),
-    "redrive": lambda a: a.of_consumer("redrive", CONSUMER),
+    "redrive": lambda a: a.of_consumer("redrive", CONSUMER, [None, None, None, True]),
     "purge_dead": lambda a: a.purge_dead(CONSUMER),
     "commit the late one": lambda a: a.late.come_to_an_end() if a.late is not None else None,
     "set_lanes": lambda a: a.other_lanes(),

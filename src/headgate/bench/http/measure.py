@@ -70,9 +70,9 @@ class HttpBench:
                 stream.consumer(consumer, create=True)
         return name
 
-    def replica(self, *, batching: bool = True) -> AbstractContextManager[Replica]:
+    def replica(self, *, batching: bool = True, processes: int = 1) -> AbstractContextManager[Replica]:
         """Another server, as long as a benchmark needs it: it too has connections, and maintains."""
-        return replica(self.database, self.home, batching=batching)
+        return replica(self.database, self.home, batching=batching, processes=processes)
 
     def run(self, load: Load) -> Found:
         """What one process of clients found."""
@@ -96,6 +96,26 @@ def traffic(bench: HttpBench) -> list[Result]:
         Result("traffic", {"figure": name, **_PARAMS}, "msg/s", value, target=5000, target_is="value at least")
         for name, value in figures.items()
     ]
+
+
+def processes(bench: HttpBench) -> list[Result]:
+    """The same traffic through a server of two processes, in turns with one of one."""
+    streams = {1: bench.stream(*CONSUMERS), 2: bench.stream(*CONSUMERS)}
+    found: dict[int, list[float]] = {1: [], 2: []}
+    with bench.replica(processes=2) as two:
+        for _ in range(bench.plan.rounds * 2 + 1):
+            for count, server in ((1, bench.server), (2, two)):
+                load = Load(
+                    "traffic", server.url, server.token, streams[count], seconds=bench.plan.seconds / 2, batch=BATCH,
+                    publishers=PUBLISHERS, receivers=(CLIENTS - PUBLISHERS) // len(CONSUMERS), consumers=CONSUMERS,
+                )  # fmt: skip
+                found[count].append(bench.run(load).published)
+    pairs = [two / one for one, two in zip(found[1], found[2], strict=True) if one]
+    params: dict[str, int | str] = {"processes": 2, **_PARAMS}
+    return [
+        Result("processes", params, "msg/s", median(found[2]), baseline=median(found[1]), against="baseline",
+               ratio=median(pairs) if pairs else None, target=1)
+    ]  # fmt: skip
 
 
 def single(bench: HttpBench) -> list[Result]:
@@ -185,6 +205,7 @@ def _sdk(bench: HttpBench, place: Place, batch: int) -> float:
 
 BENCHMARKS: dict[str, Callable[[HttpBench], list[Result]]] = {
     "traffic": traffic,
+    "processes": processes,
     "single": single,
     "probe": probe,
     "wake": wake,

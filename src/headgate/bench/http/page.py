@@ -12,6 +12,11 @@ HTTP_PAGE = Page(
             "50 clients of one server: 20 send, 10 receive for each of three consumers and ack with the next receive. "
             "Senders may be 2,000 messages ahead of the slowest consumer.",
         ),
+        "processes": (
+            "Processes",
+            "The same traffic through a server of two processes; baseline is one process. The ratio is the median of "
+            "those of each round.",
+        ),
         "single": (
             "Single sends",
             "One message a request over 50 connections; baseline is the same server with batching off. The ratio is "

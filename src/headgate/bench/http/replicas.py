@@ -24,10 +24,10 @@ class Replica:
 
 
 @contextmanager
-def replica(database: str, directory: Path, *, batching: bool = True) -> Iterator[Replica]:
+def replica(database: str, directory: Path, *, batching: bool = True, processes: int = 1) -> Iterator[Replica]:
     """Starts a server of `database`; it is stopped at the end. Those of one directory share a token."""
     token_file = directory / "token"
-    options = [f"token_file={token_file}", f"batching={'on' if batching else 'off'}"]
+    options = [f"token_file={token_file}", f"batching={'on' if batching else 'off'}", f"processes={processes}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "headgate.server.run", database, "0", *options], stdout=subprocess.PIPE, text=True
     )

@@ -20,6 +20,36 @@ begin
   return s;
 end $$;
 
+-- stream_is_gone(name): raises, for a stream whose row was seen and whose tables are gone, what is
+-- true of it now (tables are looked up as of now, whatever the snapshot): HG001, or, as another one
+-- has its name, 40001.
+create or replace function headgate.stream_is_gone(p_name text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if to_regclass(format('headgate.%I', 'log_' || p_name)) is not null then
+    perform headgate.fail('40001',
+      format('stream "%s" was dropped and made again after this transaction began', p_name),
+      'repeat the transaction');
+  end if;
+  perform headgate.fail('HG001', format('stream "%s" does not exist any more', p_name),
+    'create it with headgate.create_stream(name), or look at the view headgate.streams');
+end $$;
+
+-- consumer_is_missing(stream, name): raises that there is no such consumer, also when there is one
+-- by now: who looked for it has not found it. HG001 when the stream is not there (null: it was, and
+-- is gone), otherwise HG003.
+create or replace function headgate.consumer_is_missing(p_stream text, p_name text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_stream is null then
+    perform headgate.fail('HG001', 'the stream does not exist any more',
+      'create it with headgate.create_stream(name), or look at the view headgate.streams');
+  end if;
+  perform headgate.find_stream(p_stream);
+  perform headgate.fail('HG003', format('stream "%s" has no consumer "%s"', p_stream, p_name),
+    'create it with headgate.create_consumer(stream, name), or look at the view headgate.consumers');
+end $$;
+
 -- find_consumer(stream, name) -> the consumer's row, or HG001 / HG003.
 create or replace function headgate.find_consumer(p_stream text, p_name text) returns headgate.consumer
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -27,11 +57,7 @@ declare c headgate.consumer;
 begin
   select c1.* into c from headgate.consumer c1 join headgate.stream s on s.id = c1.stream
    where s.name = p_stream and c1.name = p_name;
-  if not found then
-    perform headgate.find_stream(p_stream);
-    perform headgate.fail('HG003', format('stream "%s" has no consumer "%s"', p_stream, p_name),
-      'create it with headgate.create_consumer(stream, name), or look at the view headgate.consumers');
-  end if;
+  if not found then perform headgate.consumer_is_missing(p_stream, p_name); end if;
   return c;
 end $$;
 
@@ -63,8 +89,9 @@ begin
   end if;
 end $$;
 
--- installed_version() -> the last migration and the digest of the functions.
-create or replace function headgate.installed_version(out migration int, out digest text)
+-- installed_version() -> the last migration, and the digest and version of the functions.
+create or replace function headgate.installed_version(out migration int, out digest text, out functions int)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select (select max(version) from headgate.migration), (select digest from headgate.functions_digest)
+  select (select max(m.version) from headgate.migration m), (select d.digest from headgate.functions_digest d),
+         (select d.version from headgate.functions_digest d)
 $$;

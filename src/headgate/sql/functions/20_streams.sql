@@ -145,12 +145,9 @@ begin
   execute format('create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
                  'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.kept_%3$s m where true%4$s',
                  'log_' || create_stream.name, case made.lane_by when 'channel' then ', channel' end, s, headgate.newest_only(made, 'm'));
-  if to_regrole('headgate_monitor') is not null then
-    execute format('grant select on headgate.%I to headgate_monitor', 'log_' || create_stream.name);
-  end if;
   execute format('create view headgate.read_%1$s as select seq, xid, created_at, lane, key, data, headers, deliver_at, %2$s as channel from headgate.message_%1$s',
                  s, case made.lane_by when 'channel' then 'channel' else 'null::text' end);
-  if to_regrole('headgate_monitor') is not null then execute format('grant select on headgate.read_%s to headgate_monitor', s); end if;
+  perform headgate.grant_views(made);
   perform headgate.ensure_segments(s, 0);
   insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
     select s, t, t, '3:3:', 0, 0, 0, '3' from nextval('headgate.tick_id') t;
@@ -158,11 +155,38 @@ begin
   return s;
 end $$;
 
+-- grant_views(stream): who looks may read its views, once there is the role.
+create or replace function headgate.grant_views(s headgate.stream) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if to_regrole('headgate_monitor') is null then return; end if;
+  if not has_table_privilege('headgate_monitor', format('headgate.%I', 'log_' || s.name), 'select')
+     or not has_table_privilege('headgate_monitor', format('headgate.read_%s', s.id), 'select') then
+    execute format('grant select on headgate.%I, headgate.read_%s to headgate_monitor', 'log_' || s.name, s.id);
+  end if;
+end $$;
+
 -- last_seq(stream id) -> the last sequence number drawn, 0 before the first.
 create or replace function headgate.last_seq(p_stream int) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(pg_sequence_last_value(('headgate.seq_' || p_stream)::regclass), 0)
 $$;
+
+-- hold_stream(stream): keeps it from being dropped or given other lanes until the end of the
+-- transaction, for what is going to refer to it. Waits for at most a second: 55P03. Locks its row FOR
+-- KEY SHARE.
+create or replace function headgate.hold_stream(s headgate.stream) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  for i in 1 .. 200 loop
+    perform from headgate.stream t where t.id = s.id for key share skip locked;
+    if found then return; end if;
+    perform pg_sleep(0.005);
+  end loop;
+  perform headgate.find_stream(s.name);  -- dropped meanwhile?
+  perform headgate.fail('55P03', format('stream "%s" is held by an open transaction', s.name),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
+end $$;
 
 -- alter_stream(name, …): changes the settings that are given. `clear` names settings to put back to null.
 create or replace function headgate.alter_stream(
@@ -254,10 +278,11 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare d headgate.stream;
 begin
   perform from headgate.stream t where t.id = s.id for update;  -- maintenance passes over a stream that is going
-  select * into d from headgate.stream t where t.dead_of = s.id;
-  if found then perform headgate.remove_stream(d); end if;
   perform headgate.remove_consumer(c) from headgate.consumer c where c.stream = s.id;
+  -- in the order in which all others open them, who would otherwise be waited for in vain: the sequence before the log, and a
+  -- stream before its dead letters
   execute format('drop view headgate.%I, headgate.read_%s', 'log_' || s.name, s.id);
+  execute format('alter sequence headgate.seq_%s owned by none', s.id);  -- it was; but there is no LOCK SEQUENCE
   perform headgate.drop_staging(g.name) from headgate.staging g where g.stream = s.id;
   if headgate.segment_tables(s.id) <= 100 then
     execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
@@ -270,6 +295,8 @@ begin
     insert into headgate.dropped_stream (stream, name) values (s.id, s.name);
     perform headgate.drop_tables_of(s.id, 100);
   end if;
+  select * into d from headgate.stream t where t.dead_of = s.id;
+  if found then perform headgate.remove_stream(d); end if;
   perform headgate.drop_stream_functions(s.id);
   delete from headgate.tick where stream = s.id;
   delete from headgate.message_id where stream = s.id;
@@ -324,13 +351,22 @@ begin
   end;
 end $$;
 
+-- stream_functions(stream id) -> the names of all functions that build_stream may have made: to be
+-- found by the index on names, however many streams there are.
+create or replace function headgate.stream_functions(p_stream int) returns name[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select array_agg((f || '_' || p_stream)::name)
+    from unnest(array['append', 'append_drawn', 'move', 'receive', 'receive_open', 'retry', 'sift',
+                      'gather', 'lanes_ahead', 'serve']) f
+$$;
+
 -- drop_stream_functions(stream id): removes what build_stream made.
 create or replace function headgate.drop_stream_functions(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare f regprocedure;
 begin
   for f in select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = 'headgate' and p.proname ~ format('^(append|move|receive|receive_open|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
+            where n.nspname = 'headgate' and p.proname = any(headgate.stream_functions(p_stream)) loop
     execute 'drop function ' || f;
   end loop;
 end $$;
@@ -340,7 +376,7 @@ end $$;
 create or replace function headgate.fill(p_template text, s headgate.stream) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-  channels boolean := s.lane_by = 'channel'; is_hash boolean := s.lane_by = 'hash'; filled text;
+  channels boolean := s.lane_by = 'channel'; filled text;
   parts text[] := array[
     ['{stream}', s.id::text],
     ['{lanes}', s.lanes::text],
@@ -349,43 +385,67 @@ declare
               then format(' and (select headgate.sees_removals(%s))', s.id) else '' end],
     ['{left in flight}', '(cardinality(d.seqs) - (select count(*) from headgate.departed x '
                          'where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))'],
-    -- deliveries that are looked for by their deadline, as the index says it
-    ['{watched}', case when is_hash then 'd.is_watched' else 'd.lane >= 144115188075855872' end],
-    ['{asks whether open}', case when is_hash then 'false' else 'true' end],
-    ['{busy}', case when is_hash then 'k.pos < k.to_hi' else 'k.next_at <= t0 and k.next_at < ''infinity''' end],  -- as the index says it
+    ['{is upsert}', s.one_message_per_key::text],
     ['{lane}', case s.lane_by
-      when 'hash' then 'p_base + case when t.k is null then floor(random() * p_lanes)::int else ((hashtextextended(t.k, 0) % p_lanes + p_lanes) % p_lanes)::int end'
-      when 'key' then format('case when t.k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('t.k'))
-      when 'channel' then format('case when t.c is null then 144115188075855872 else %s end', headgate.named_lane_sql('t.c')) end],
+      when 'hash' then 'p_base + coalesce((hashtextextended(k, 0) % p_lanes + p_lanes) % p_lanes, floor(random() * p_lanes))::int'
+      when 'key' then format('case when k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('k'))
+      when 'channel' then format('case when c is null then 144115188075855872 else %s end', headgate.named_lane_sql('c')) end],
     ['{name}', case when channels then 'm.channel' else 'm.key' end],
     ['{strict}', (s.lane_by = 'key' and not s.one_message_per_key)::text],  -- order of keys is order of lanes
     ['{m.channel}', case when channels then 'm.channel' else 'null::text' end],
     ['{, channel}', case when channels then ', channel' else '' end],
-    ['{, t.c}', case when channels then ', t.c' else '' end]];
+    ['{, p_channels}', case when channels then ', p_channels' else '' end],
+    ['{, c}', case when channels then ', c' else '' end]];
 begin
-  filled := replace(replace(p_template, '{opening}', headgate.receive_opening()), '{delete whole deliveries}', headgate.delete_deliveries());
+  filled := replace(replace(p_template,
+    '{opening}', headgate.receive_opening()),
+    '{delete whole deliveries}', headgate.delete_deliveries());
   filled := regexp_replace(filled, '\{upsert ([^}]*)\}', case when s.one_message_per_key then '\1' else '' end, 'g');
   for i in 1 .. array_length(parts, 1) loop filled := replace(filled, parts[i][1], parts[i][2]); end loop;
   return filled;
 end $$;
 
--- build_stream(stream id): (re)makes the functions generated for one stream. Called by create_stream and on each upgrade.
+-- stream_digest(stream) -> what of a stream its functions are made from: what `fill` looks at.
+create or replace function headgate.stream_digest(s headgate.stream) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select concat_ws('/', s.lanes, s.lane_by, s.one_message_per_key)
+$$;
+
+-- build_stream(stream id): (re)makes the functions generated for one stream. Called by create_stream and on each upgrade, which may
+-- hold tables that everybody needs while it does so for all streams: what is there is replaced, and keeps its rights.
 create or replace function headgate.build_stream(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; f regprocedure; source text;
+declare
+  s headgate.stream;
+  f record;
+  source text;
+  names name[] := headgate.stream_functions(p_stream);
+  sources text[];
 begin
   select * into s from headgate.stream t where t.id = p_stream;
-  perform headgate.drop_stream_functions(p_stream);
-  foreach source in array array[headgate.append_template(), headgate.move_template(), headgate.sift_template()]
-      || case s.lane_by when 'hash' then array[headgate.receive_template(false), headgate.receive_template(true)]
-         else array[headgate.lanes_ahead_template(), headgate.gather_template(), headgate.serve_template(), headgate.rotate_template(false), headgate.rotate_template(true)] end loop
-    execute headgate.fill(source, s);
-  end loop;
-  for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'headgate'::regnamespace
-            and p.proname ~ format('^(append|move|receive|receive_open|sift|gather|lanes_ahead|serve)_%s$', p_stream) loop
-    execute format('revoke all on function %s from public', f);
-    if f::text like 'headgate.receive%' and to_regrole('headgate_consumer') is not null then
-      execute format('grant execute on function %s to headgate_consumer', f);
+  sources := array[headgate.append_template(), headgate.append_drawn_template(), headgate.move_template(), headgate.sift_template()]
+    || case s.lane_by when 'hash' then array[headgate.retry_template(), headgate.receive_template(false), headgate.receive_template(true)]
+       else array[headgate.lanes_ahead_template(), headgate.gather_template(), headgate.serve_template(), headgate.rotate_template(false), headgate.rotate_template(true)] end;
+  begin
+    foreach source in array sources loop
+      execute regexp_replace(headgate.fill(source, s), 'create function', 'create or replace function');
+    end loop;
+    if (select count(*) from pg_proc p where p.pronamespace = 'headgate'::regnamespace and p.proname = any(names))
+       <> cardinality(sources) then
+      raise invalid_function_definition;
+    end if;
+  exception when invalid_function_definition then  -- they take or answer something else now
+    perform headgate.drop_stream_functions(p_stream);
+    foreach source in array sources loop
+      execute headgate.fill(source, s);
+    end loop;
+  end;
+  for f in select p.oid::regprocedure as name, p.proacl is null as is_new, p.proname like 'receive%' as is_public from pg_proc p
+            where p.pronamespace = 'headgate'::regnamespace and p.proname = any(names) loop
+    if f.is_new then execute format('revoke all on function %s from public', f.name); end if;
+    if f.is_public and to_regrole('headgate_consumer') is not null
+       and not has_function_privilege('headgate_consumer', f.name, 'execute') then
+      execute format('grant execute on function %s to headgate_consumer', f.name);
     end if;
   end loop;
 end $$;

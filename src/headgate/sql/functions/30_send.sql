@@ -16,41 +16,63 @@ do $$ begin
 end $$;
 
 -- append_template() -> the source of append_<stream id>(xid, base, lanes, keys, datas, headers,
--- channels, delays, seqs, end) -> seqs: the one insert into the log. `seqs` is given when they were
--- drawn already (messages with ids). Otherwise they are drawn in the statement that inserts, so
--- that the table is locked before (late transactions are told by that), and nothing is inserted
--- when others have drawn so many at the same moment that they reach `end`, where the segments that
--- the caller knows of end. Then room is made for what was drawn.
+-- channels, delays, end) -> seqs: the insert into the log. Seqs are drawn in the statement that
+-- inserts, so that the table is locked before (late transactions are told by that), and nothing is
+-- inserted when others have drawn so many at the same moment that they reach `end`, where the
+-- segments that the caller knows of end: then append_beyond has to.
+-- (Columns have no alias, and the rare case is elsewhere, because each word costs memory of every
+-- session and stream: docs/adr/0022.)
 create or replace function headgate.append_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.append_{stream}(p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[], p_channels text[],
-  p_delays interval[], p_seqs bigint[], p_end bigint)
-returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+create function headgate.append_{stream}(
+  p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[],
+  p_channels text[], p_delays interval[], p_end bigint) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare r bigint[];
 begin
   -- point: a send has an id and no seq
-  if p_seqs is null then
-    with q as materialized (
-      select array_agg(nextval('headgate.seq_{stream}')) as seqs
-        from generate_series(1, cardinality(p_datas))),
-    i as (
-      insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
-        select t.s, p_xid, {lane}, t.k, t.d, t.h, case when t.w is not null then clock_timestamp() + t.w end{, t.c}
-          from q
-         cross join lateral unnest(p_keys, p_datas, p_headers, p_channels, p_delays, q.seqs)
-               t (k, d, h, c, w, s)
-         where q.seqs[cardinality(p_datas)] < p_end)
-    select q.seqs into r from q;
-    -- point: a send has inserted
-    if r[cardinality(p_datas)] < p_end then return r; end if;
-    perform headgate.reach_segments({stream}, r[cardinality(p_datas)]);
-    p_seqs := r;
-  end if;
+  with q as materialized (
+    select array_agg(nextval('headgate.seq_{stream}')) as seqs
+      from generate_series(1, cardinality(p_datas))),
+  i as (
+    insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
+      select s, p_xid, {lane}, k, d, h, case when w is not null then clock_timestamp() + w end{, c}
+        from q, unnest(p_keys, p_datas, p_headers, p_delays, seqs{, p_channels}) t (k, d, h, w, s{, c})
+       where seqs[cardinality(p_datas)] < p_end)
+  select seqs into r from q;
+  -- point: a send has inserted
+  return r;
+end $$;
+$source$
+$template$;
+
+-- append_beyond(stream, xid, keys, datas, headers, channels, delays, seqs) -> seqs: appends messages whose
+-- seqs append_<stream id> has drawn beyond the segments that there were. Room is made for them.
+create or replace function headgate.append_beyond(
+  s headgate.stream, x xid8, keys text[], datas text[], headers jsonb[], channels text[],
+  delays interval[], seqs bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform headgate.reach_segments(s.id, seqs[cardinality(seqs)]);
+  execute format('select headgate.append_drawn_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
+    using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;
+  return seqs;
+end $$;
+
+-- append_drawn_template() -> the source of append_drawn_<stream id>(xid, base, lanes, keys, datas,
+-- headers, channels, delays, seqs) -> seqs: the insert of messages whose seqs were drawn already.
+create or replace function headgate.append_drawn_template() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$
+create function headgate.append_drawn_{stream}(
+  p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[],
+  p_channels text[], p_delays interval[], p_seqs bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+begin
   insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
-    select t.s, p_xid, {lane}, t.k, t.d, t.h,
-           case when t.w is not null then clock_timestamp() + t.w end{, t.c}
-      from unnest(p_keys, p_datas, p_headers, p_channels, p_delays, p_seqs) t (k, d, h, c, w, s);
+    select s, p_xid, {lane}, k, d, h, case when w is not null then clock_timestamp() + w end{, c}
+      from unnest(p_keys, p_datas, p_headers, p_delays, p_seqs{, p_channels}) t (k, d, h, w, s{, c});
   return p_seqs;
 end $$;
 $source$
@@ -58,6 +80,7 @@ $template$;
 
 -- send_batch(stream, datas, keys, headers, channels, delays, ids) -> seqs, in the order of the messages.
 -- A message whose id was sent before, within the stream's dedup window, is not appended again: its first seq is returned.
+-- Data and headers of a message count toward max_message_bytes: HG009. HG010 for a stream of dead letters.
 create or replace function headgate.send_batch(
   stream text, datas text[], keys text[] default null, headers jsonb[] default null, channels text[] default null,
   delays interval[] default null, ids text[] default null) returns bigint[]
@@ -69,8 +92,12 @@ declare
   room bigint;    -- how many seqs are left up to there
 begin
   select * into s from headgate.stream t where t.name = send_batch.stream;
-  if not found then perform headgate.find_stream(send_batch.stream); end if;
+  if not found then s := headgate.find_stream(send_batch.stream); end if;
   -- point: a send knows the stream
+  if to_regclass('headgate.message_' || s.id) is null then
+    perform headgate.stream_is_gone(s.name);
+  end if;
+  if s.dead_of is not null then perform headgate.refuse_dead(s); end if;
   if n = 0 then return '{}'; end if;
   if n > 10000 then
     perform headgate.fail('HG010', format('%s messages in one batch', n), 'send at most 10,000 messages in a call');
@@ -83,8 +110,9 @@ begin
     perform headgate.fail('HG010', format('stream "%s" has no channels', s.name),
       'leave channels out, or make the stream with lane_by => ''channel''');
   end if;
-  if pg_column_size(datas) > s.max_message_bytes then
-    select max(octet_length(d)) into largest from unnest(datas) d;
+  if pg_column_size(datas) + coalesce(pg_column_size(headers), 0) > s.max_message_bytes then
+    select max(octet_length(u.d) + coalesce(pg_column_size(u.h), 0)) into largest
+      from unnest(datas, headers) u (d, h);
     if largest > s.max_message_bytes then
       perform headgate.fail('HG009', format('a message of %s bytes is larger than stream "%s" takes (%s)', largest, s.name, s.max_message_bytes),
         'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
@@ -94,7 +122,7 @@ begin
   -- Room that a transaction makes helps others only when it commits, and until then nobody else
   -- can make any. Ticks and maintenance keep it ahead of need. When they evidently do not, a send
   -- does, unless it looks like part of a longer transaction: such a one makes room only for what
-  -- it has drawn itself (append_<stream id>).
+  -- it has drawn itself (append_beyond).
   select g.end_seq,
          g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0)
     into ending, room
@@ -110,12 +138,24 @@ begin
   end if;
   x := pg_current_xact_id();
   if ids is null then
-    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null, $9)', s.id)
+    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
       into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
+    if (seqs[n] < ending) is not true then
+      return headgate.append_beyond(s, x, keys, datas, headers, channels, delays, seqs);
+    end if;
   else
     seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids, ending);
   end if;
   return seqs;
+end $$;
+
+-- refuse_dead(stream): HG010. Dead letters are written by the engine alone (append_dead): their headers say of which message
+-- they are, and what is redriven is believed.
+create or replace function headgate.refuse_dead(s headgate.stream) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform headgate.fail('HG010', format('nothing can be sent to stream "%s": it holds dead letters', s.name),
+    'send to another stream; a message becomes a dead letter when it has failed max_deliver times');
 end $$;
 
 -- send_once(…, end): the part of send_batch for messages with ids; `end`, where the segments end that the caller knows of. Writes message_id, in id order; waits only for another
@@ -152,7 +192,7 @@ begin
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
   perform headgate.reach_segments(s.id, max(q)) from unnest(seqs) q
    having max(q) >= p_end;
-  execute format('select headgate.append_%s($1, $2, $3, k, d, h, c, w, q, null) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
+  execute format('select headgate.append_drawn_%s($1, $2, $3, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
                  'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
     using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;

@@ -150,9 +150,13 @@ returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   x xid8 := pg_current_xact_id();
   seqs bigint[];
+  ending bigint := headgate.segments_known(s.id);
 begin
-  execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, null, $9)', s.id)
-    into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, headgate.segments_known(s.id);
+  execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
+    into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
+  if (seqs[cardinality(datas)] < ending) is not true then
+    seqs := headgate.append_beyond(s, x, keys, datas, headers, channels, delays, seqs);
+  end if;
   -- point: versions are appended
   perform headgate.remove_older(s, keys, seqs);
   return seqs;

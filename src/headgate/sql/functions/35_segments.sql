@@ -51,10 +51,13 @@ $$;
 
 -- lock_segments(stream id) -> whether this transaction is now the one that may make segments, until
 -- it ends. Never waits: who waits for this lock in a transaction that holds another stream's closes
--- a circle. Locks the parent SHARE UPDATE EXCLUSIVE (NOWAIT).
+-- a circle. Nor for the stream's row, which new segments refer to: set_lanes may be open.
+-- Locks the row FOR KEY SHARE (SKIP LOCKED), the parent SHARE UPDATE EXCLUSIVE (NOWAIT).
 create or replace function headgate.lock_segments(p_stream int) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform from headgate.stream s where s.id = p_stream for key share skip locked;
+  if not found then return false; end if;
   execute format('lock table only headgate.message_%s in share update exclusive mode nowait',
                  p_stream);
   return true;
@@ -160,8 +163,8 @@ begin
       select * into maker from headgate.segment_maker(p_stream);
       if not maker.is_working or clock_timestamp() > began + interval '10 seconds' then
         perform headgate.fail('55P03',
-          format('there is no room for seq %s of stream "%s" yet: another transaction has made some '
-                 'and is still open%s', p_seq,
+          format('there is no room for seq %s of stream "%s" yet: another transaction has made some, '
+                 'or changes the stream, and is still open%s', p_seq,
                  (select s.name from headgate.stream s where s.id = p_stream),
                  coalesce(' (session ' || maker.pid || ')', '')),
           'repeat the call once it has committed; who sends very many messages in a transaction '
@@ -174,7 +177,8 @@ end $$;
 
 -- segment_maker(stream id) -> the session that holds the segment lock (null: none any more, or a
 -- prepared transaction), and whether it is at work: neither idle in its transaction nor waiting, as
--- for another stream's room.
+-- for another stream's room. Without one, whether the stream's row is to be had: locks it FOR KEY
+-- SHARE (SKIP LOCKED).
 create or replace function headgate.segment_maker(p_stream int, out pid int, out is_working boolean)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
@@ -189,7 +193,10 @@ begin
     select coalesce(a.state = 'active' and a.wait_event is distinct from 'PgSleep', false)
       into is_working from pg_stat_activity a where a.pid = segment_maker.pid;
   end if;
-  is_working := coalesce(is_working, true);  -- it has just ended
+  if is_working is null then  -- it has just ended; or it changes the stream
+    perform from headgate.stream s where s.id = p_stream for key share skip locked;
+    is_working := found;
+  end if;
 end $$;
 
 -- segment_bytes(stream id, segment id) -> its size with indexes, 0 once its table is gone.
@@ -258,18 +265,22 @@ $$;
 create or replace function headgate.end_segment(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  g headgate.segment; first_at timestamptz; rest bigint;
+  g headgate.segment; first_at timestamptz; rest bigint; is_large boolean;
   growth bigint := headgate.segment_growth(headgate.segment_tables(s.id));
 begin
   select * into g from headgate.segment x
    where x.stream = s.id and x.state = 'open' and x.first_seq <= headgate.last_seq(s.id) and x.end_seq - 1 > headgate.last_seq(s.id)
    order by x.id limit 1 for update skip locked;
   if not found then return 0; end if;
-  execute format('select created_at from headgate.message_%s_%s order by seq limit 1', s.id, g.id) into first_at;
+  -- (where age does not matter, its first message need not be looked for)
+  is_large := headgate.segment_bytes(s.id, g.id)
+              >= least(s.segment_bytes * growth::numeric, s.max_storage / 8);
+  if not coalesce(is_large, false) and headgate.age_to_close(s) is null then return 0; end if;
+  execute format('select created_at from headgate.message_%s_%s order by seq limit 1', s.id, g.id)
+    into first_at;
   if first_at is null
-     or not (coalesce(first_at < clock_timestamp() - headgate.age_to_close(s) * growth, false)
-             or headgate.segment_bytes(s.id, g.id)
-                >= least(s.segment_bytes * growth::numeric, s.max_storage / 8)) then
+     or not (coalesce(is_large, false)
+             or coalesce(first_at < clock_timestamp() - headgate.age_to_close(s) * growth, false)) then
     return 0;
   end if;
   if headgate.segments_end(s.id) < g.end_seq + headgate.seqs_ahead(s) then

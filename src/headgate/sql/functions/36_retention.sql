@@ -89,6 +89,25 @@ begin
   insert into headgate.loss (consumer, first_seq, last_seq, messages, reason) values (p_consumer, p_first, p_last, n, p_reason);
 end $$;
 
+-- lose_missing(consumer, seqs, keys, reason): those of the messages that are nowhere any more were removed with their segment
+-- before the consumer was done with them: lost. Not so a version that a newer one has superseded, and
+-- removed, since the caller looked for such. Raises as `lose` does. Writes loss.
+create or replace function headgate.lose_missing(
+  c headgate.consumer, p_seqs bigint[], p_keys text[], p_reason text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  upserts boolean := (select s.one_message_per_key from headgate.stream s where s.id = c.stream);
+begin
+  execute format($q$
+    select headgate.lose($1, min(x.seq), max(x.seq), count(*), $4)
+      from unnest($2, $3) x (seq, key)
+     where not exists (select from headgate.message_%1$s m where m.seq = x.seq)
+       and not exists (select from headgate.kept_%1$s k where k.seq = x.seq)%2$s
+    having count(*) > 0 $q$, c.stream,
+    case when upserts then ' and not ' || headgate.superseded_sql(c.stream, 'x') else '' end)
+    using c.id, p_seqs, p_keys, p_reason;
+end $$;
+
 -- no_fixed_snapshot(seq): raises a serialization failure in REPEATABLE READ and SERIALIZABLE. TRUNCATE shows an empty table to
 -- older snapshots, in which the copy that compaction made does not exist yet either. (The seq is what a query asks about: without
 -- one it would ask before it has found anything.)
@@ -119,7 +138,7 @@ begin
 end $$;
 
 -- without_removed(consumer, delivery, seqs) -> those whose messages still exist. The others failed after retention had
--- removed them: they are lost, and what waited behind them goes on. Writes loss, wake.
+-- removed them: they are lost (lose_missing), and what waited behind them goes on. Writes loss, wake.
 create or replace function headgate.without_removed(c headgate.consumer, d headgate.delivery, p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare there int8multirange := headgate.log_ranges(c.stream); gone bigint[];
@@ -128,7 +147,8 @@ begin
   execute format('select array_agg(s) from unnest($1) s where not s <@ $2 and not exists (select from headgate.kept_%s k where k.seq = s)', c.stream)
     into gone using p_seqs, there;
   if gone is null then return p_seqs; end if;
-  perform headgate.lose(c.id, min(s), max(s), count(*), 'removed while in flight') from unnest(gone) s;
+  perform headgate.lose_missing(c, array_agg(u.s), array_agg(u.k), 'removed while in flight')
+     from unnest(d.seqs, d.keys) u (s, k) where u.s = any(gone);
   if c.ordered then
     perform headgate.leave_notes(c, d.lane, array(select u.k from unnest(d.seqs, d.keys) u (s, k) where u.s = any(gone)));
   end if;
@@ -340,6 +360,12 @@ begin
      where g.stream = s.id and g.state <> 'dropped' order by g.id limit 1), false);
 end $$;
 
+-- full_now(stream) -> is_full, for those who look.
+create or replace function headgate.full_now(s headgate.stream) returns boolean
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+  select headgate.is_full(s)
+$$;
+
 -- check_room(stream): HG013 when it is full. Each send asks: one that fails cannot leave a mark for the next.
 create or replace function headgate.check_room(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -359,8 +385,11 @@ declare s headgate.stream; t headgate.tick; r record; part regclass := to_regcla
 begin
   if g.state = 'open' then
     t := headgate.newest_tick(g.stream);
+    select * into s from headgate.stream where id = g.stream;
     return case when g.end_seq - 1 <= t.hi0 and (t.lo < g.end_seq - 1 or exists (select from unnest(t.late_from) f where f < g.end_seq - 1))
-                then 'an open transaction may still write into it' end;
+                then 'an open transaction may still write into it'
+                when s.max_storage is not null and headgate.stored_bytes(s.id) > s.max_storage
+                then 'max_storage is reached, and only closed segments are removed' end;
   end if;
   if g.state = 'dropped' then
     return case when headgate.held_open(('headgate.message_' || g.stream)::regclass) then 'emptied; an open transaction keeps its empty table'

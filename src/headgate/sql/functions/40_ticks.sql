@@ -36,11 +36,12 @@ $$;
 -- locked. (In the extended protocol a statement alone starts a little later than its transaction, too.) A guess: the first
 -- statement after BEGIN looks like one alone, so nothing that must hold may depend on it.
 create or replace function headgate.is_open() returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select statement_timestamp() - now() > interval '2 milliseconds'
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin  -- (not SQL, and has_fixed_snapshot in place: plain SQL calls ask with each receive)
+  return statement_timestamp() - now() > interval '2 milliseconds'
       or pg_current_xact_id_if_assigned() is not null
-      or headgate.has_fixed_snapshot()
-$$;
+      or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
+end $$;
 
 -- need_read_committed(function): HG016 where the snapshot is fixed, for functions that must see what others have committed.
 create or replace function headgate.need_read_committed(p_function text) returns void
@@ -206,14 +207,16 @@ begin
        <= t.hi + greatest(rows, 50000) * 3 / 4 then
       perform headgate.ensure_segments(p_stream, 0);
     end if;
-    if t.id % 512 = 0 then perform headgate.thin_ticks(p_stream); end if;
+    -- (often and few: somebody waits for this tick. As many as are made meanwhile, and some that were left)
+    if t.id % 32 = 0 then perform headgate.thin_ticks(p_stream, 128); end if;
   end if;
   return t;
 end $$;
 
--- make_ticks(n) -> the streams, of up to n chosen by chance, that got a tick now because something can have changed in them. By chance,
--- because whichever was chosen by its age could be one that gets none, and would hide the others for good.
--- Locks the streams' rows (SKIP LOCKED); writes tick.
+-- make_ticks(n) -> the streams, of up to n chosen by chance, that got a tick now because something can
+-- have changed in them; 100 of them at most. By chance: whichever was chosen by its age could be one
+-- that gets none, and would hide the others for good; and to draw a turn from a sequence may give
+-- this transaction an id, which it must not have yet. Locks the streams' rows (SKIP LOCKED); writes tick.
 create or replace function headgate.make_ticks(n int) returns table (stream text, tick bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -222,10 +225,13 @@ declare
   t headgate.tick;
 begin
   if pg_current_xact_id_if_assigned() is not null or headgate.has_fixed_snapshot() then return; end if;
+  -- point: streams are to get ticks
   -- all of them before the first tick gives this transaction an id
-  select array_agg(x.id), array_agg(headgate.last_seq(x.id)) into chosen, hi0s
-    from (select s.id from headgate.stream s order by random() limit n) x
-   where not headgate.settled(headgate.newest_tick(x.id));
+  select array_agg(y.id), array_agg(y.hi0) into chosen, hi0s
+    from (select x.id, headgate.last_seq(x.id) as hi0
+            from (select s.id from headgate.stream s order by random() limit n) x
+           where not headgate.settled(headgate.newest_tick(x.id)) limit 100) y;
+  if pg_current_xact_id_if_assigned() is not null then return; end if;
   for i in 1 .. coalesce(cardinality(chosen), 0) loop
     t := headgate.make_tick(chosen[i], false, hi0s[i]);
     return query select s.name, t.id from headgate.stream s where s.id = chosen[i];
@@ -304,6 +310,22 @@ begin
       from unnest(p_xids, p_froms) with ordinality u (x, f, ord));
 end $$;
 
+-- has_old_ticks(stream) -> whether thin_ticks may have something to do there: a private tick, or one
+-- that is neither the newest nor looked at before, and old enough (or dated in the future).
+create or replace function headgate.has_old_ticks(s headgate.stream) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+  select exists (select from headgate.tick t where t.stream = s.id and t.base <> t.id)
+      or exists (
+        select from (values (s.thinned_seconds, interval '10 seconds'),
+                            (s.thinned_minutes, interval '1 hour')) w (from_tick, age)
+         cross join lateral (
+           select count(*) as ticks, min(x.at) as first, max(x.at) as last
+             from (select t.at from headgate.tick t
+                    where t.stream = s.id and t.base = t.id and t.id > w.from_tick
+                    order by t.id limit 2) x) y
+         where y.ticks = 2 and (y.first < clock_timestamp() - w.age or y.last > clock_timestamp()))
+$$;
+
 -- thin_ticks(stream id, most) -> how many ticks were removed: of those older than 10 seconds one a
 -- second is kept, of those older than an hour one a minute; private ones go. Looks at `most` ticks
 -- of each sort, from where the last call stopped, so that a call takes milliseconds however many
@@ -355,6 +377,13 @@ declare
   keeper bigint;
   moved int8multirange;
 begin
+  gone := 0;
+  go_on := p_from;
+  -- The usual case by far: the next one is not old yet.
+  if (select t.at between clock_timestamp() - p_age and clock_timestamp() from headgate.tick t
+       where t.stream = p_stream and t.base = t.id and t.id > p_from order by t.id limit 1) then
+    return;
+  end if;
   with looked as materialized (
     select t.id, t.at, t.bound, t.late,
            t.id < newest and t.reborn is null

@@ -89,6 +89,7 @@ begin
   select * into c from headgate.consumer k where k.stream = s.id and k.name = create_consumer.name;
   if c.id is null then
     newest := headgate.make_tick(s.id, headgate.is_open() or start = 'end');  -- a private one, at this very moment
+    perform headgate.hold_stream(s);
     insert into headgate.consumer (
         stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff, max_concurrency,
         release_interval, leased, lease_time, max_waiting)
@@ -164,6 +165,22 @@ begin
                               and p_push ? 'headers' then 'the given ones' end, 'others', 'alter')]::headgate.setting[];
 end $$;
 
+-- hold_settings(consumer): keeps others from changing its settings until the end of the transaction.
+-- Waits for at most a second: 55P03. Locks its row FOR NO KEY UPDATE.
+create or replace function headgate.hold_settings(c headgate.consumer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  for i in 1 .. 200 loop
+    perform from headgate.consumer k where k.id = c.id for no key update skip locked;
+    if found then return; end if;
+    perform pg_sleep(0.005);
+  end loop;
+  if not exists (select from headgate.consumer k where k.id = c.id) then return; end if;
+  perform headgate.fail('55P03',
+    format('consumer "%s" cannot be changed now: an open transaction changes it', c.name),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
+end $$;
+
 -- alter_consumer(stream, name, …): changes the settings that are given, of `push` those that are in it. `clear` names settings to put
 -- back to null; without push, messages wait to be received.
 create or replace function headgate.alter_consumer(
@@ -183,6 +200,7 @@ begin
       'filter, max_deliver, max_ack_pending, backoff, max_concurrency, release_interval, max_waiting and push can be cleared');
   end if;
   if max_deliver is not null then perform headgate.ensure_dead_stream(headgate.find_stream(stream)); end if;
+  perform headgate.hold_settings(c);
   update headgate.consumer k set
     filter = case when 'filter' = any(clear) then null else coalesce(alter_consumer.filter, k.filter) end,
     pattern = case when 'filter' = any(clear) then null else coalesce(headgate.filter_pattern(alter_consumer.filter), k.pattern) end,
@@ -196,7 +214,7 @@ begin
     max_waiting = case when 'max_waiting' = any(clear) then null else coalesce(alter_consumer.max_waiting, k.max_waiting) end
    where k.id = c.id;
   -- point: the consumer is altered
-  if not found then perform headgate.find_consumer(stream, name); end if;  -- dropped meanwhile
+  if not found then perform headgate.consumer_is_missing(stream, name); end if;  -- dropped meanwhile
   if 'push' = any(clear) then
     delete from headgate.push p where p.consumer = c.id;
   elsif push is not null then
@@ -240,6 +258,7 @@ begin
   delete from headgate.loss where consumer = c.id;
   delete from headgate.discarded where consumer = c.id;
   delete from headgate.attempt where consumer = c.id;
+  perform headgate.forget_sample(c.id);
 end $$;
 
 -- hold_consumer(consumer, what): for moving or removing a consumer as a whole. Holds its cursors, what is in flight and
@@ -282,7 +301,7 @@ end $$;
 
 -- hold_in_place(consumer, what): keeps hold_consumer off until the end of the transaction, and nobody else: for what adds to a consumer, or
 -- changes what is parked, and would be overlooked by a seek. Waits for at most a second: 55P03, which says that the consumer's messages
--- cannot be `what`. Locks the first of its cursors FOR KEY SHARE.
+-- cannot be `what`. Locks the first of its cursors that is to be had FOR KEY SHARE.
 create or replace function headgate.hold_in_place(c headgate.consumer, p_what text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -295,13 +314,35 @@ begin
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
+-- hold_to_park(consumer, what): as hold_in_place, for who parks messages: it keeps go_over off, too,
+-- which would overlook them in lanes that the consumer leaves behind. That holds all lanes of the
+-- oldest layout, and only these: so the very first cursor, and no other, is locked FOR KEY SHARE.
+create or replace function headgate.hold_to_park(c headgate.consumer, p_what text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+  for i in 1 .. 200 loop
+    perform from headgate.cursor k
+      where k.consumer = c.id
+        and k.lane = (select min(f.lane) from headgate.cursor f where f.consumer = c.id)
+        for key share skip locked;
+    if found then return; end if;
+    perform pg_sleep(0.005);
+  end loop;
+  perform headgate.fail('55P03',
+    format('messages of consumer "%s" cannot be %s now: a transaction that moves it is open',
+           c.name, p_what),
+    'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
+end $$;
+
 -- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can still be acked.
 create or replace function headgate.pause(stream text, consumer text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
+  select headgate.hold_settings(headgate.find_consumer($1, $2));
   update headgate.consumer set paused = true where id = (headgate.find_consumer($1, $2)).id
 $$;
 create or replace function headgate.resume(stream text, consumer text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
+  select headgate.hold_settings(headgate.find_consumer($1, $2));
   update headgate.push set note = null where consumer = (headgate.find_consumer($1, $2)).id and note is not null;
   update headgate.consumer set paused = false where id = (headgate.find_consumer($1, $2)).id
 $$;
@@ -326,6 +367,7 @@ begin
   -- point: a seek has forgotten
   perform headgate.place(c, target, newest);
   -- point: a seek has placed the cursors
+  perform headgate.forget_sample(c.id);
   if target <> 'end' then perform headgate.park_kept(c, had, headgate.target_seq(c.stream, target)); end if;
 end $$;
 

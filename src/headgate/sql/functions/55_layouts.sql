@@ -79,12 +79,19 @@ begin
       perform pg_stat_clear_snapshot();
       continue when exists (select from pg_stat_activity a
                              where a.datname = current_database() and a.backend_xmin is not null and age(a.backend_xmin) >= age(changed::xid));
-      y.quiet_tick := t.id;
-      update headgate.layout x set quiet_tick = y.quiet_tick where x.stream = p_stream and x.base = y.base;
+      -- Whoever wrote there has an id by now. This row gets a younger one: that of a subtransaction.
+      -- (The bound of a later tick may be older: of the many that maintenance makes in a transaction.)
+      begin
+        update headgate.layout x set quiet_tick = t.id where x.stream = p_stream and x.base = y.base;
+      exception when null_value_not_allowed then
+        raise;  -- (nothing is caught: it is a subtransaction by having this clause)
+      end;
     end if;
-    -- Whoever wrote there had an id by then, below the bound of any later tick. In a settled stream all have ended.
-    if headgate.settled(t) or pg_snapshot_xmin(t.snap) >= (
-         select k.bound from headgate.tick k where k.stream = p_stream and k.id > y.quiet_tick and k.bound is not null order by k.id limit 1) then
+    -- In a tick in which everything that is older has ended, all of them have; and in a settled stream.
+    if headgate.settled(t) or exists (
+         select from headgate.layout x
+          where x.stream = p_stream and x.base = y.base and x.quiet_tick < t.id
+            and age(pg_snapshot_xmin(t.snap)::xid) < age(x.xmin)) then
       update headgate.layout x set end_tick = t.id, end_seq = t.hi + 1 where x.stream = p_stream and x.base = y.base;
       n := n + 1;
     end if;
@@ -214,17 +221,20 @@ end $$;
 -- free. Writes cursor.
 create or replace function headgate.retire(c headgate.consumer, y headgate.layout, next headgate.layout) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare total bigint;
+declare total bigint; again bigint;
 begin
-  with gone as (delete from headgate.cursor k where k.consumer = c.id and k.lane >= y.base and k.lane < y.base + y.lanes returning k.delivered)
-  select sum(g.delivered) into total from gone g;
+  with gone as (delete from headgate.cursor k where k.consumer = c.id and k.lane >= y.base and k.lane < y.base + y.lanes returning k.delivered, k.redelivered)
+  select coalesce(sum(g.delivered), 0), coalesce(sum(g.redelivered), 0) into total, again from gone g;
   -- one that is locked at this moment frees itself (next_gated)
   with free as materialized (
-    select k.lane from headgate.cursor k where k.consumer = c.id and k.lane >= next.base and k.lane < next.base + next.lanes order by k.lane for no key update skip locked)
-  update headgate.cursor k set gate = null,
-         delivered = k.delivered + case when k.lane = (select min(f.lane) from free f) then total else 0 end,
-         mark_delivered = k.mark_delivered + case when k.lane = (select min(f.lane) from free f) then total else 0 end
-    from free where k.consumer = c.id and k.lane = free.lane;
+    select k.lane from headgate.cursor k where k.consumer = c.id and k.lane >= next.base and k.lane < next.base + next.lanes order by k.lane for no key update skip locked),
+  heir as materialized (  -- the first of them goes on counting
+    select f.lane, case when f.lane = min(f.lane) over () then 1 else 0 end as share from free f)
+  update headgate.cursor k
+     set gate = null, delivered = k.delivered + h.share * total, redelivered = k.redelivered + h.share * again,
+         mark_delivered = k.mark_delivered + h.share * (total - again),
+         earlier_delivered = k.earlier_delivered + h.share * (total - again)
+    from heir h where k.consumer = c.id and k.lane = h.lane;
 end $$;
 
 -- go_over(consumer, newest) -> the second oldest layout that the consumer has cursors in, and the tick up to which that one may

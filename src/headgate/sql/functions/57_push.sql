@@ -70,18 +70,21 @@ exception when others then  -- not base64 after all
   return false;
 end $$;
 
--- push_version() -> changes whenever where or how some consumer pushes has changed. Reads two ends of an index and a count of few rows.
+-- push_version() -> changes whenever where or how some consumer pushes has changed, or whether it is paused. The highest version does not tell: one that was
+-- drawn earlier may be committed later.
 create or replace function headgate.push_version() returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select coalesce(max(p.version), 0) || '.' || count(*) from headgate.push p
+  select coalesce(md5(string_agg(p.consumer || '.' || p.version, ' ' order by p.consumer)), '')
+    from headgate.push p join headgate.consumer c on c.id = p.consumer where not c.paused
 $$;
 
--- push_targets() -> what a server needs to push: for the owner's eyes alone, it holds the secrets.
+-- push_targets() -> what a server needs to push, of the consumers that are not paused: for the owner's eyes alone, it holds the secrets.
 create or replace function headgate.push_targets()
 returns table (stream text, consumer text, version bigint, url text, secrets text[], concurrency int, timeout interval, headers jsonb)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select s.name, c.name, p.version, p.url, p.secrets, p.concurrency, p.timeout, p.headers
-    from headgate.push p join headgate.consumer c on c.id = p.consumer join headgate.stream s on s.id = c.stream order by s.name, c.name
+    from headgate.push p join headgate.consumer c on c.id = p.consumer join headgate.stream s on s.id = c.stream
+   where not c.paused order by s.name, c.name
 $$;
 
 -- push_gone(stream, consumer, version, note) -> whether the consumer was paused: its endpoint says that it is gone. Not when the settings have
@@ -95,3 +98,10 @@ begin
   update headgate.consumer k set paused = true where k.id = c.id;
   return true;
 end $$;
+
+-- push_error(consumer id) -> why the last message that could not be pushed was refused; null when none waits.
+create or replace function headgate.push_error(p_consumer int) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select p.last_error from (select * from headgate.parked p where p.consumer = p_consumer limit 1000) p
+   where p.attempt > 0 and p.last_error is not null order by p.parked_at desc limit 1
+$$;

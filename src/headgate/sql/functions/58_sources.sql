@@ -18,6 +18,7 @@ create or replace function headgate.check_source(r headgate.source) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare v jsonb := r.settings; bad text;
 begin
+  perform headgate.refuse_dead(s) from headgate.stream s where s.id = r.stream and s.dead_of is not null;
   if r.scheme is null or r.scheme not in ('standard', 'github', 'stripe', 'hmac', 'none') then
     perform headgate.fail('HG010', format('the scheme "%s" is not known', coalesce(r.scheme, 'null')), 'choose standard, github, stripe, hmac or none');
   end if;
@@ -84,6 +85,7 @@ begin
   r.name := create_source.name; r.kind := create_source.kind; r.stream := (headgate.find_stream(create_source.stream)).id; r.scheme := create_source.scheme;
   r.secrets := coalesce(create_source.secret, '{}'); r.settings := jsonb_strip_nulls(coalesce(create_source.settings, '{}'));
   perform headgate.check_source(r);
+  perform headgate.hold_stream(headgate.find_stream(create_source.stream));
   insert into headgate.source as x (name, kind, stream, scheme, secrets, settings) values (r.name, r.kind, r.stream, r.scheme, r.secrets, r.settings)
     on conflict on constraint source_pkey do nothing returning x.name into made;
   if made is null and not coalesce(if_not_exists, false) then

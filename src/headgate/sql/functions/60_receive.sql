@@ -20,15 +20,29 @@ returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   s int;
+  claim text;
 begin
   select t.id into s from headgate.stream t where t.name = receive.stream;
-  if not found then perform headgate.find_stream(receive.stream); end if;
+  if not found then s := (headgate.find_stream(receive.stream)).id; end if;
+  if to_regclass('headgate.message_' || s) is null then
+    perform headgate.stream_is_gone(receive.stream);
+  end if;
   open := headgate.is_open() or open;
-  return query execute format('select * from headgate.receive_%s%s($1, $2, $3, $4, $5, $6)',
-                              case when open then 'open_' else '' end, s) using consumer, batch_size, worker, acks, open, ack_wait;
+  claim := format('select * from headgate.receive_%s%s($1, $2, $3, $4, $5, $6)',
+                  case when open then 'open_' else '' end, s);
+  if current_setting('transaction_isolation') not in ('repeatable read', 'serializable') then
+    return query execute claim using consumer, batch_size, worker, acks, open, ack_wait;
+    return;
+  end if;
+  begin  -- SKIP LOCKED may wait for a row that this snapshot sees an older version of: see check_call
+    return query execute claim using consumer, batch_size, worker, acks, open, ack_wait;
+  exception when lock_not_available then
+    perform headgate.no_fixed_snapshot();
+  end;
 end $$;
 
--- receive_opening() -> how the receive_<stream id> of every stream begins: finds the consumer, and makes a tick when one is needed.
+-- receive_opening() -> how receive_<stream id> begins where lanes are named: finds the consumer, and makes a tick when one
+-- is needed. (Where they are hashed, receive_step does.)
 create or replace function headgate.receive_opening() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
@@ -37,7 +51,9 @@ select $source$
   has_watched boolean;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
-  if not found then perform headgate.find_consumer(s.name, p_consumer) from headgate.stream s where s.id = {stream}; end if;
+  if not found then
+    perform headgate.consumer_is_missing((select s.name from headgate.stream s where s.id = {stream}), p_consumer);
+  end if;
   if n is null or n not between 1 and 10000 then
     perform headgate.fail('HG010', format('a batch of %s messages is not possible', coalesce(n::text, 'null')), 'ask for 1 to 10,000 messages');
   end if;
@@ -50,16 +66,16 @@ begin
     -- SKIP LOCKED waits after all where the version that this snapshot sees is not the newest, and another holds that
     dummy := set_config('lock_timeout', '200ms', true);
   end if;
-  if open is null and {asks whether open} then open := headgate.is_open(); end if;
-  -- point: a receive knows the consumer
+  if open is null then open := headgate.is_open(); end if;
+  -- point: a rotation knows the consumer
   -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
   -- in its span there is no hurry.
   select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
          t.paced_to between t0 + interval '7 milliseconds' and t0 + interval '1 second',
-         exists (select from headgate.cursor k where k.consumer = c.id and {busy}),
+         exists (select from headgate.cursor k where k.consumer = c.id and k.next_at <= t0 and k.next_at < 'infinity'),
          -- (asked here, because a statement of its own costs more than the question)
          (select d.id from headgate.delivery d
-           where d.consumer = c.id and {watched} and d.deadline <= t0 order by d.deadline limit 1) is not null
+           where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null
     into tick_id, tick_at, tick_hi, tick_settled, too_many, busy, has_watched
     from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
   if not busy and too_many and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi then
@@ -74,236 +90,163 @@ begin
 $source$
 $template$;
 
--- delete_deliveries() -> the statement with which every receive_<stream id> settles whole deliveries, those that nobody else holds or has held (xmax):
--- for the others there is settle_surely. Rows are found by their key, not by their place: one that is extended meanwhile lies
--- elsewhere. They are compared as a whole, or a planner joins by consumer and reads all of its deliveries.
+-- delete_deliveries() -> the statement that settles whole deliveries, those that nobody else holds
+-- or has held (xmax): for the others there is settle_surely. Rows are found by their key, not by
+-- their place: one that is extended meanwhile lies elsewhere. They are compared as a whole, or a
+-- planner joins by consumer and reads all of its deliveries.
 create or replace function headgate.delete_deliveries() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select $source$delete from headgate.delivery d
-       using (select split_part(a, '.', 1)::bigint as lane, split_part(a, '.', 2)::bigint as id from unnest(acks) a offset 0) a
-       where (d.consumer, d.lane, d.id) >= (c.id, a.lane, a.id) and (d.consumer, d.lane, d.id) <= (c.id, a.lane, a.id)
+       using (select split_part(a, '.', 1)::bigint as lane, split_part(a, '.', 2)::bigint as id
+                from unnest(acks) a offset 0) a
+       where (d.consumer, d.lane, d.id) >= (c.id, a.lane, a.id)
+         and (d.consumer, d.lane, d.id) <= (c.id, a.lane, a.id)
          and d.xmax = '0'::xid and d.is_split is null$source$
 $$;
 
--- receive_template(open) -> the source of receive_<stream id>(consumer, batch_size, worker, acks, open, ack_wait), and with `open` of
--- receive_open_<stream id>, which lets go of the lanes that gave it nothing: there each lane is a subtransaction. A caller that knows
--- whether it is inside a longer transaction says so in `open`. Claims lane after lane, the
--- one that waited longest first, until the batch is full: what is parked and due, then the log. (Streams whose lanes are
--- keys or channels have the one in 62_rotate.sql.)
--- This is the hot path. A statement costs mostly by the nodes of its plan, even of those that never run, so the usual case
--- (a lane with work left in its span, no filter, no order) has statements of its own, and the rest is in sift_<stream id>.
--- Rows are compared as (lane, seq), and looked up in parked in the order of one index, so that no planner takes another one:
--- its statistics of small, fast-changing tables are never right, and a plan is kept for the life of a session.
-create or replace function headgate.receive_template(p_open boolean) returns text
+-- receive_steps() -> what receive_<stream id> does itself, one step at a time.
+--   read   A lane's span, of a consumer without filter and order: the hot statement. It makes the delivery
+--          and moves the cursor, or, when one of the messages is delayed, does nothing.
+--   probe  Which lanes have something behind their span?
+--   look   Is anything left in the lane's span?
+--   retry  What is parked and due.
+--   sift   A span with a filter, with keys in order, with delays …
+-- Rows are compared as (lane, seq), so that no planner takes another index: its statistics are never
+-- right, and a plan is kept for the life of a session. (Columns have no alias, and what is rare is
+-- elsewhere, because each word costs memory of every session and stream.)
+create or replace function headgate.receive_steps() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select replace(replace(replace(replace(replace($source$
-create function headgate.receive_{open_}{stream}(p_consumer text, n int, p_worker text, acks text[], open boolean default null, p_ack_wait interval default null) returns setof headgate.received
-language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '1s' set plan_cache_mode = force_generic_plan
-  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
-declare
-  got int; of_lane int; tries int := 0; tried bigint[] := '{}';
-  plain boolean; special boolean; moved boolean; chunk int; chunk_lane bigint; got_before boolean; was_tick bigint;
-  l headgate.cursor; at_lane bigint; at_pos bigint; at_hi bigint; at_from pg_snapshot; at_to pg_snapshot; at_sweep_at timestamptz; at_delivered bigint;
-{opening}
-  plain := not c.ordered and c.pattern is null;
-  if cardinality(acks) > 0 then
-    if not c.ordered and array_to_string(acks, ' ') ~ '^([0-9]{1,18}\.[0-9]{1,18}( |$))+$' then  -- whole deliveries
-      if cardinality(acks) = 1 then
-        delete from headgate.delivery d
-         where d.consumer = c.id and d.lane = split_part(acks[1], '.', 1)::bigint and d.id = split_part(acks[1], '.', 2)::bigint
-           and d.xmax = '0'::xid and d.is_split is null;
-      else
-        {delete whole deliveries};
-      end if;
-      get diagnostics got = row_count;
-      if got < cardinality(acks) then perform headgate.settle_surely(c, acks); end if;  -- the others: stale, or held by somebody
-    else
-      select s.stale into got from headgate.settle(c, acks) s;
-      if got > 0 then perform headgate.settle_surely(c, acks); end if;
-    end if;
-  end if;
-  -- point: a receive has settled its acks
-  if c.paused then return; end if;
-  if has_watched and (not busy or open is not true) then  -- in an open transaction, only what it may then hand out
-    perform headgate.expire(c, t0);
-  end if;
-  if c.max_ack_pending is not null then
-    want := least(n, headgate.room_in_flight(c, t0));
-    if want <= 0 then return; end if;
-  end if;
-  if c.leased then tried := headgate.unleased_lanes(c, p_worker, t0); end if;
-  loop
-    {lane begins}
-    at_lane := null;
-    l := null;
-    of_lane := 0;
-    -- the lane that waited longest, of those with work left; the others are looked at now and then, lest they starve
-    if busy and plain and not c.leased then
-      select k.lane, k.pos, k.to_hi, k.from_snap, k.to_snap, k.sweep_at, k.delivered,
-             k.pos >= k.to_hi or k.late is not null or k.discards or coalesce(k.sweep_at <= t0, false)
-               or coalesce((select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at limit 1) <= t0, false)
-        into at_lane, at_pos, at_hi, at_from, at_to, at_sweep_at, at_delivered, special
-        from headgate.cursor k
-       where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
-       order by k.turn limit 1 for no key update skip locked;
-    elsif busy then  -- in order, lanes with nothing in flight first: there no key is taken
-      select k.lane, true into at_lane, special from headgate.cursor k
-       where k.consumer = c.id and (k.pos < k.to_hi or k.turn < t0 - interval '20 milliseconds') and k.lane <> all(tried)
-       order by c.ordered and exists (select from headgate.delivery d where d.consumer = c.id and d.lane = k.lane), k.turn limit 1 for no key update skip locked;
-    end if;
-    -- point: a busy lane is claimed
-    if at_lane is null or special then
-      if at_lane is not null then
-        select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
-      else
-        select k.* into l from headgate.cursor k
-         where k.consumer = c.id and k.lane <> all(tried) and (
-               k.pos < k.to_hi or k.late is not null or k.sweep_at <= t0
-            or (k.to_tick <> tick_id and exists (select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))
-            or k.to_base < (select max(t.id) from headgate.tick t where t.stream = {stream} and t.late is not null)
-            or (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = k.lane order by p.visible_at limit 1) <= t0
-            or (c.ordered and exists (select from headgate.wake w where w.consumer = c.id and w.lane = k.lane)))
-         order by k.turn limit 1 for no key update skip locked;
-      end if;
-      if l.lane is null then
-        -- nothing to claim, or all of it locked by other claims at this instant: then try again rather than say "nothing"
-        exit when want < n or tries >= 8 or not exists (
-          select from headgate.cursor k where k.consumer = c.id and k.lane <> all(tried) and (
-             k.pos < k.to_hi or (k.to_tick <> tick_id and exists (
-               select from headgate.message_{stream} m where (m.lane, m.seq) > (k.lane, k.to_lo) and (m.lane, m.seq) < (k.lane + 1, 0) and m.seq > k.to_lo))));
-        tries := tries + 1;
-        perform pg_sleep(0.0005 * tries);
-        continue;
-      end if;
-      -- point: a lane is claimed
-      if l.sweep_at <= t0 then l.sweep_at := headgate.take_apart(c, l.lane, t0); end if;
-      if c.leased and not headgate.may_claim(c, l.lane, p_worker) then  -- it has changed hands, or another worker is not done with it
-        update headgate.cursor k set turn = t0, sweep_at = l.sweep_at where k.consumer = c.id and k.lane = l.lane;
-        tried := tried || l.lane;
-        {lane gave nothing}
-        continue;
-      end if;
-      -- point: a lane is swept
-      if c.ordered then perform headgate.take_notes(c, l.lane, t0); end if;
-      {upsert perform headgate.forget_superseded(c, l.lane, t0);}
-      if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= t0 then
-        return query
-        with p as materialized (select * from headgate.unpark(c, l.lane, want, t0)),
-        m as materialized (
-          select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at from p
-            join (select * from headgate.message_{stream} union all select * from headgate.kept_{stream}) m on m.seq = p.seq),
-        gone as (  -- removed by retention while they were in flight or being parked
-          insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)
-            select c.id, p.first, p.last, p.n - m.n, 'removed while parked'
-              from (select count(*) as n, min(p.seq) as first, max(p.seq) as last from p) p, (select count(*) as n from m) m
-             where p.n > m.n and headgate.no_fixed_snapshot(p.n - m.n)),  -- (asked of both, so not before they are compared)
-        d as (
-          insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker)
-            select c.id, l.lane, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
-                   case when c.ordered then array_agg(m.key order by m.seq) end, deadline, t0, p_worker from m having count(*) > 0
-            returning l.lane || '.' || id || '.' as prefix)
-        select d.prefix || m.seq, m.seq, m.key, m.data, m.headers, null::text, m.attempt, m.created_at from d, m order by m.seq;
-        get diagnostics got = row_count;
-        want := want - got;
-        of_lane := got;
-        l.delivered := l.delivered + got;
-        if got > 0 then l.sweep_at := least(l.sweep_at, deadline); end if;
-      end if;
-      -- point: what is parked in a lane is served
-      moved := false;
-      if l.pos >= l.to_hi and l.late is null and l.to_tick <> tick_id then  -- the span is done: begin the next one
-        was_tick := l.to_tick;
-        if newest.id is null then  -- by now it may have been thinned out: then the one behind it
-          select t.* into newest from headgate.tick t
-           where t.stream = {stream} and t.base = t.id and t.id >= tick_id order by t.id limit 1;
-        end if;
-        l := case when l.gate is null then headgate.next_span(l, newest) else headgate.next_gated(c, l, newest) end;
-        moved := l.to_tick <> was_tick;
-      end if;
-      -- point: a lane has its span
-      if moved then
-        update headgate.cursor k set from_tick = l.from_tick, from_snap = l.from_snap, from_lo = l.from_lo, to_tick = l.to_tick,
-               to_base = l.to_base, to_snap = l.to_snap, to_lo = l.to_lo, to_hi = l.to_hi, pos = l.pos, late = l.late, turn = t0,
-               sweep_at = l.sweep_at, delivered = l.delivered,
-               mark_at = case when k.mark_at < t0 - interval '10 seconds' then t0 else k.mark_at end,
-               mark_delivered = case when k.mark_at < t0 - interval '10 seconds' then k.delivered else k.mark_delivered end
-         where k.consumer = c.id and k.lane = l.lane;
-      end if;
-      if want = 0 or (l.pos >= l.to_hi and l.late is null) then
-        tried := tried || l.lane;
-        if not moved then
-          update headgate.cursor k set turn = t0, sweep_at = l.sweep_at, delivered = l.delivered where k.consumer = c.id and k.lane = l.lane;
-        end if;
-        exit when want = 0;
-        {lane gave nothing}
-        continue;
-      end if;
-      at_lane := l.lane; at_pos := l.pos; at_hi := l.to_hi; at_from := l.from_snap; at_to := l.to_snap; at_sweep_at := l.sweep_at; at_delivered := l.delivered;
-      special := not plain or l.late is not null or l.discards;
-    end if;
-    -- point: a lane is to be read
-    got := 0;
-    if at_hi - at_pos > 10000 then  -- a long span: one segment at a time, so that the others are not opened
-      -- (none, when all beyond is being sent by a transaction that is open: nobody else sees its segments)
-      at_hi := coalesce((
-        select least(at_hi, g.end_seq - 1) from headgate.segment g where g.stream = {stream} and g.end_seq > at_pos + 1 order by g.id limit 1), at_hi);
-    end if;
-    if not special then
+select $source$r := {step};
+    if r.step = 'read' then
+      -- point: a lane is to be read
       return query
       with m as materialized (
-        select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at from headgate.message_{stream} m
-         where (m.lane, m.seq) > (at_lane, at_pos) and (m.lane, m.seq) <= (at_lane, at_hi) and m.seq > at_pos and m.seq <= at_hi
-           and pg_visible_in_snapshot(m.xid, at_to) and not pg_visible_in_snapshot(m.xid, at_from)
-         order by m.lane, m.seq limit want),
+        select seq, key, data, headers, deliver_at, created_at from headgate.message_{stream}
+         where (lane, seq) > (r.lane, r.pos) and (lane, seq) <= (r.lane, r.hi)
+           and seq > r.pos and seq <= r.hi
+           and pg_visible_in_snapshot(xid, r.to_snap) and not pg_visible_in_snapshot(xid, r.from_snap)
+         order by lane, seq limit r.want),
       d as (
         insert into headgate.delivery (consumer, lane, seqs, deadline, delivered_at, worker)
-          select c.id, at_lane, array_agg(m.seq), deadline, t0, p_worker from m having count(*) > 0 and count(m.deliver_at) = 0
-          returning at_lane || '.' || id || '.' as prefix, seqs),
+          select r.consumer, r.lane, array_agg(seq), r.deadline, r.t0, p_worker from m
+          having count(*) > 0 and count(deliver_at) = 0
+          returning r.lane || '.' || id || '.' as prefix, seqs),
       u as (
-        update headgate.cursor k set pos = case when cardinality(d.seqs) < want then at_hi else d.seqs[want] end, turn = t0,
-               sweep_at = least(at_sweep_at, deadline), delivered = at_delivered + cardinality(d.seqs)
-          from d where k.consumer = c.id and k.lane = at_lane)
-      select d.prefix || m.seq, m.seq, m.key, m.data, m.headers, null::text, 1, m.created_at from d, m;
+        update headgate.cursor k
+           set pos = case when cardinality(seqs) < r.want then r.hi else seqs[r.want] end, turn = r.t0,
+               sweep_at = least(r.sweep_at, r.deadline), delivered = r.delivered + cardinality(seqs)
+          from d where k.consumer = r.consumer and k.lane = r.lane)
+      select prefix || seq, seq, key, data, headers, null::text, 1, created_at from d, m;
       get diagnostics got = row_count;
-      want := want - got;
-    end if;
-    if got = 0 then  -- a filter, keys in order, a late, delayed or discarded message, or nothing left
-      select k.* into l from headgate.cursor k where k.consumer = c.id and k.lane = at_lane;
-      l.sweep_at := at_sweep_at; l.delivered := at_delivered; l.to_hi := at_hi;
-      -- look ever further ahead while nothing fits
-      chunk := case when chunk is null or got_before or (c.ordered and chunk_lane <> at_lane) then case when c.pattern is null then want + 20 else want * 8 + 500 end else least(chunk * 4, 20000) end;
-      return query select * from headgate.sift_{stream}(c, l, want, chunk, p_worker, t0, deadline);
+      -- point: a lane is read
+      exit lanes when got = r.want;
+    elsif r.step in ('probe', 'look') then
+      r.ahead := array(
+        select l from unnest(r.probed, r.probed_from, r.probed_to) u (l, a, b)
+         where exists (
+           select from headgate.message_{stream}
+            where (lane, seq) > (l, a) and (lane, seq) <= (l, b) and seq > a and seq <= b offset 0));
+    elsif r.step in ('retry', 'sift') then
+      return query select * from headgate.retry_{stream}(r);
       get diagnostics got = row_count;
-      want := want - got;
-      got_before := got > 0;
-      chunk_lane := at_lane;
-      if got = 0 and not exists (select from headgate.cursor k where k.consumer = c.id and k.lane = l.lane and (k.pos > l.pos or k.late is distinct from l.late))
-      then
-        tried := tried || l.lane;
-        {lane gave nothing}
-      {or is read to its end}
-      end if;
-    end if;
-    -- point: a lane is read
-    exit when want <= 0 or clock_timestamp() > t0 + interval '1 second';
-    {lane ends}
-  end loop;
+    else
+      exit;
+    end if;$source$
+$template$;
+
+-- receive_template(lets go) -> the source of receive_<stream id>(consumer, batch_size, worker, acks,
+-- open, ack_wait), and with `lets go` of receive_open_<stream id>, which lets go of the lanes that
+-- gave it nothing: there each lane is a subtransaction. A caller that knows whether it is inside a
+-- longer transaction says so in `open`. (Streams whose lanes are keys or channels have the one in
+-- 62_rotate.sql.)
+-- Here is only what reads the stream's own tables, because a session keeps the plans of every stream
+-- that it has received from (docs/adr/0022): all else is in the steps, which are the same for all
+-- streams (60_steps.sql).
+create or replace function headgate.receive_template(p_lets_go boolean) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select replace(replace(replace(replace(replace($source$
+create function headgate.receive_{open_}{stream}(
+  p_consumer text, n int, p_worker text, acks text[], open boolean default null,
+  p_ack_wait interval default null)
+returns setof headgate.received
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '1s' set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+declare
+  r headgate.receiving;
+  got int;
+begin
+  {loop}
 end $$;
 $source$,
-  '{open_}', case when p_open then 'open_' else '' end),
-  '{lane begins}', case when p_open then 'begin' else '' end),
-  '{lane gave nothing}', case when p_open then $$if of_lane = 0 then raise exception using errcode = 'HG0LG'; end if;$$ else '' end),
-  -- (what was parked on the way is read again. But the search of a filter through a long span goes on from where it is, and behind the end
-  -- of an old span comes the next one: these stay.)
-  '{or is read to its end}', case when p_open then $$elsif got = 0 and exists (
-        select from headgate.cursor k
-         where k.consumer = c.id and k.lane = l.lane and k.pos >= k.to_hi and k.late is null and k.to_tick = tick_id) then
-        tried := tried || l.lane;
-        if of_lane = 0 then raise exception using errcode = 'HG0LG'; end if;$$ else '' end),
-  '{lane ends}', case when p_open then $$exception
+  '{open_}', case when p_lets_go then 'open_' else '' end),
+  '{loop}', case when p_lets_go then $$r := {step};
+  <<lanes>> while r.step is not null loop
+    begin
+      loop
+        {steps}
+      end loop;
+      if r.step = 'let go' then
+        r.step := 'claim';
+        raise exception using errcode = 'HG0LG';
+      end if;
+    exception
       when sqlstate 'HG0LG' then null;
       when lock_not_available then perform headgate.no_fixed_snapshot(); raise;
-    end;$$ else '' end)
+    end;
+  end loop;$$ else $$<<lanes>> loop
+    {steps}
+  end loop;$$ end),
+  '{steps}', headgate.receive_steps()),
+  '{step}', $$headgate.receive_step(
+      r, got, {stream}, 'headgate.seq_{stream}', {is upsert}, {lets go}, p_consumer, n, p_worker,
+      acks, open, p_ack_wait)$$),
+  '{lets go}', p_lets_go::text)
+$template$;
+
+-- retry_template() -> the source of retry_<stream id>(call) -> messages of the lane that the call holds: those that are
+-- parked and due, and that may leave (see unpark), or what sift_<stream id> answers. Writes as unpark and deliver_again, or as
+-- that.
+create or replace function headgate.retry_template() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$
+create function headgate.retry_{stream}(r headgate.receiving) returns setof headgate.received
+language plpgsql set search_path = pg_catalog, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  back bigint[];  -- what was parked
+  attempts int[];
+  keys text[];
+  got int;
+begin
+  if r.step = 'sift' then
+    -- point: a span is to be sifted
+    return query
+    select * from headgate.sift_{stream}(r.c, r.l, r.want, r.chunk, r.worker, r.t0, r.deadline);
+    return;
+  end if;
+  select array_agg(p.seq), array_agg(p.attempt), array_agg(p.key) into back, attempts, keys
+    from headgate.unpark(r.c, r.lane, r.want, r.t0) p;
+  -- point: what was parked is to be looked up
+  return query
+  with m as materialized (
+    select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at
+      from unnest(back, attempts) p (seq, attempt)
+      join (select * from headgate.message_{stream} union all select * from headgate.kept_{stream}) m
+        on m.seq = p.seq),
+  d as materialized (
+    select headgate.deliver_again(
+             r, array_agg(m.seq order by m.seq), array_agg(m.attempt order by m.seq),
+             array_agg(m.key order by m.seq)) as prefix
+      from m)
+  select d.prefix || m.seq, m.seq, m.key, m.data, m.headers, null::text, m.attempt, m.created_at
+    from d, m where d.prefix is not null order by m.seq;
+  get diagnostics got = row_count;
+  if got < cardinality(back) then
+    perform headgate.lose_missing(r.c, back, keys, 'removed while parked');
+  end if;
+end $$;
+$source$
 $template$;
 
 -- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the reading of a

@@ -185,6 +185,26 @@ begin
       select w.ctid as place from headgate.wake w where w.consumer = c.id and w.lane = u.lane and w.key is null limit 1000 for update skip locked) x));
 end $$;
 
+-- note_asleep(consumer, lanes, newest tick): leaves notes for those of the lanes that a claim has put to
+-- sleep, unless it sees that they have read all there is (null: it does not look). The gatherer may
+-- have met them since, out of its sight: a claim with a fixed snapshot does not see where it is, nor
+-- who is moving it. Writes wake.
+create or replace function headgate.note_asleep(
+  c headgate.consumer, p_lanes bigint[], newest headgate.tick) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  -- nothing was sent since that tick
+  is_quiet boolean := coalesce(newest.id = newest.base and headgate.settled(newest), false);
+begin
+  insert into headgate.wake (consumer, lane)
+    select c.id, u.lane from unnest(p_lanes) u (lane) cross join lateral (
+      select k.next_at, k.to_base from headgate.cursor k
+       where k.consumer = c.id and k.lane = u.lane limit 1) k
+     where k.next_at is null and not (is_quiet and k.to_base >= newest.base);
+end $$;
+
 -- room_for_locks(n) -> how many of n more lanes this transaction may hold by advisory locks. The memory for locks is one for all sessions, and
 -- lasts when none has more than max_locks_per_transaction of them.
 create or replace function headgate.room_for_locks(n int) returns int
@@ -255,9 +275,11 @@ begin
       select from headgate.cursor k where k.consumer = p_consumer and k.lane = u.lane limit 1) k);
 end $$;
 
--- take_discovered(consumer, now, n) -> how many lanes were taken: gives up to n of those that were discovered a cursor, from one chosen by chance on, or leaves a note for
--- those that have one by now. Locks each lane by an advisory lock, the gatherer FOR KEY SHARE (SKIP LOCKED); writes cursor, wake, discovered.
-create or replace function headgate.take_discovered(c headgate.consumer, p_now timestamptz, n int) returns int
+-- take_discovered(consumer, now, n) -> the lanes that need a note when they go to sleep (note_asleep): gives up to n of those that were discovered a cursor, from one chosen by chance on, or leaves a note for
+-- those that have one by now. Whoever moves the gatherer meanwhile sees these lanes as discovered and knows by the advisory locks (note_taken)
+-- that they are being taken, unless it has looked already: then it holds the gatherer, and the lanes need a note from here.
+-- Locks each lane by an advisory lock, the gatherer FOR KEY SHARE (SKIP LOCKED); writes cursor, wake, discovered.
+create or replace function headgate.take_discovered(c headgate.consumer, p_now timestamptz, n int) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -265,6 +287,7 @@ declare
   mine bigint[];
   done bigint[];
   g headgate.cursor;
+  is_moving boolean;
 begin
   n := headgate.room_for_locks(n);
   mine := array(
@@ -277,17 +300,25 @@ begin
         select d.lane from headgate.discovered d where d.consumer = c.id and d.lane < start order by d.lane limit n + 1000) x
        where pg_try_advisory_xact_lock(c.id, (x.lane & 2147483647)::int) limit n - cardinality(mine));
   end if;
-  if mine = '{}' then return 0; end if;
+  if mine = '{}' then return mine; end if;
   mine := array(select distinct u from unnest(mine) u);
+  -- point: discovered lanes are locked
+  begin
+    perform from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update nowait;
+    raise exception using errcode = 'HG0LG';  -- which lets go of it
+  exception
+    when sqlstate 'HG0LG' then is_moving := headgate.has_fixed_snapshot();
+    when lock_not_available or serialization_failure then is_moving := true;
+  end;
   g := headgate.hold_gatherer(c);
-  if g.consumer is null then return 0; end if;  -- the consumer is being moved
+  if g.consumer is null then return '{}'; end if;  -- the consumer is being moved
   -- point: discovered lanes are held
   insert into headgate.wake (consumer, lane) select c.id, u from unnest(headgate.with_cursor(c.id, mine)) u;
   perform headgate.add_discovered(c, g, mine, p_now);
   done := headgate.with_cursor(c.id, mine);
   -- point: discovered lanes have cursors
   delete from headgate.discovered x where x.consumer = c.id and x.lane = any(done);
-  return cardinality(mine);
+  return case when is_moving then mine else '{}' end;
 end $$;
 
 -- add_discovered(consumer, gatherer, lanes, now): gives those of the lanes a cursor that were discovered. The caller holds the gatherer FOR KEY SHARE,
@@ -321,14 +352,17 @@ declare
   k headgate.cursor;
 begin
   for d in
+    -- (each is looked up: joined, by what the planner knows of these tables, it would be each with each)
     select distinct on (x.lane) x.* from headgate.discovered x
-     where x.consumer = p_consumer and not exists (select from headgate.cursor o where o.consumer = p_consumer and o.lane = x.lane)
+     where x.consumer = p_consumer
+       and (select o.lane from headgate.cursor o where o.consumer = p_consumer and o.lane = x.lane limit 1) is null
        and x.lane between coalesce(p_lane, -9223372036854775808) and coalesce(p_lane, 9223372036854775807)
      order by x.lane, x.to_base, x.at
   loop
     k.consumer := d.consumer; k.lane := d.lane; k.name := d.name; k.next_at := d.at; k.turn := '-infinity'; k.first_seq := d.first_seq;
     k.from_tick := d.from_tick; k.from_lo := d.from_lo; k.from_snap := d.from_snap; k.to_tick := d.to_tick; k.to_base := d.to_base;
     k.to_lo := d.to_lo; k.to_hi := d.to_hi; k.to_snap := d.to_snap; k.late := d.late; k.delivered := 0; k.mark_delivered := 0;
+    k.redelivered := 0;
     k.pos := case when d.late is not null then lower(d.late) - 1 else greatest(d.from_lo, d.first_seq - 1) end;
     return next k;
   end loop;
@@ -350,18 +384,33 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select k.* from headgate.discovered_lanes(p_consumer) k union all select k.* from headgate.noted_lanes(p_consumer) k
 $$;
 
--- expire(consumer, now) -> how many deliveries past their deadline were taken apart (at most 100 a call): where lanes are named,
--- and everywhere those whose deadline was moved nearer, of which a lane's sweep_at does not know.
+-- expire(consumer, now, most) -> how many deliveries past their deadline were taken apart (at most
+-- 100 a call): where lanes are named, and everywhere those whose deadline was moved nearer, of which
+-- a lane's sweep_at does not know. With `most`, only until so many messages may be handed out again:
+-- what a longer transaction takes apart nobody else gets before its end.
 -- Locks deliveries (SKIP LOCKED); writes delivery, parked, wake.
-create or replace function headgate.expire(c headgate.consumer, p_now timestamptz) returns int
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
-declare d headgate.delivery; n int := 0;
+create or replace function headgate.expire(
+  c headgate.consumer, p_now timestamptz, p_most int default null) returns int
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+  d headgate.delivery;
+  n int := 0;
+  back int := 0;  -- so many messages come again
 begin
-  for d in select * from headgate.delivery x
-            where x.consumer = c.id and (x.lane >= 144115188075855872 or x.is_watched) and x.deadline <= p_now
-            order by x.deadline limit 100 for update skip locked loop
-    perform headgate.end_delivery(c, d);
-    n := n + 1;
+  loop
+    for d in select * from headgate.delivery x
+              where x.consumer = c.id and (x.lane >= 144115188075855872 or x.is_watched) and x.deadline <= p_now
+              order by x.deadline limit case when p_most is null then 100 else 1 end for update skip locked loop
+      if p_most is not null then
+        select back + count(*) into back
+          from headgate.in_flight_of(d) f cross join unnest(f.attempts, f.seqs) u (attempt, seq)
+         where coalesce(u.attempt, 1) < coalesce(c.max_deliver, 2147483647);  -- (the others become dead letters)
+      end if;
+      perform headgate.end_delivery(c, d);
+      n := n + 1;
+    end loop;
+    exit when p_most is null or d.id is null or back >= p_most or n >= 100;
   end loop;
   return n;
 end $$;
@@ -370,7 +419,7 @@ end $$;
 -- At most 10,000 a call, and every ten seconds, for it looks at all of them. Locks the gatherer and idle cursors (SKIP LOCKED); writes cursor.
 create or replace function headgate.forget_lanes(c headgate.consumer) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare g headgate.cursor; n int; total bigint;
+declare g headgate.cursor; n int; total bigint; again bigint;
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
   if not found or g.pos < g.to_hi or g.late is not null or g.mark_at > clock_timestamp() - interval '10 seconds' then return 0; end if;
@@ -390,10 +439,11 @@ begin
        and not exists (select from headgate.discovered x where x.consumer = c.id and x.lane = k.lane)
        and not k.discards
      limit 10000 for update skip locked),
-  gone as (delete from headgate.cursor k using idle i where k.consumer = i.consumer and k.lane = i.lane returning k.delivered)
-  select count(*), coalesce(sum(delivered), 0) into n, total from gone;
-  update headgate.cursor k set delivered = k.delivered + total, mark_at = case when n < 10000 then clock_timestamp() else k.mark_at end,
-         mark_delivered = k.delivered + total
+  gone as (delete from headgate.cursor k using idle i where k.consumer = i.consumer and k.lane = i.lane returning k.delivered, k.redelivered)
+  select count(*), coalesce(sum(delivered), 0), coalesce(sum(redelivered), 0) into n, total, again from gone;
+  -- (the gatherer has no rate: here its mark only says when this was last done)
+  update headgate.cursor k set delivered = k.delivered + total, redelivered = k.redelivered + again,
+         mark_at = case when n < 10000 then clock_timestamp() else k.mark_at end
    where k.consumer = c.id and k.lane = -1;
   return n;
 end $$;

@@ -14,7 +14,7 @@ create function headgate.gather_{stream}(c headgate.consumer, newest headgate.ti
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; strange bigint[]; strange_names text[]; told bigint[]; later bigint[]; later_names text[]; held bigint[]; places tid[]; n bigint; n_known int; last bigint;
+declare g headgate.cursor; was headgate.cursor; lanes bigint[]; names text[]; known bigint[]; strange bigint[]; strange_names text[]; told bigint[]; later bigint[]; later_names text[]; held bigint[]; places tid[]; n bigint; last bigint;
 begin
   if few is null then
     select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1 for no key update skip locked;
@@ -23,8 +23,8 @@ begin
   end if;
   -- point: the gatherer is held
   if g.consumer is null then return; end if;
+  was := g;
   if g.pos >= g.to_hi and g.late is null then
-    was := g;
     g := headgate.next_span(g, newest);
     if g.to_tick = was.to_tick then return; end if;
   end if;
@@ -68,24 +68,40 @@ begin
   end if;
   if lanes is not null then
     if direct is not null then direct := headgate.room_for_locks(direct); end if;
-    -- lane by lane: joined the other way around, this would read all the consumer's cursors
-    select count(*), coalesce(array_agg(h.lane) filter (where few is not null or h.to_base < g.to_base), '{}') into n_known, known
-      from unnest(lanes) u (lane) cross join lateral (
-      select k.lane, k.to_base from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) h;
-    -- (each is looked up, and whether it goes in now is said with it: joins are nested loops here, over whatever the planner takes for small)
-    select coalesce(array_agg(x.lane) filter (where x.is_now), '{}'), array_agg(x.name) filter (where x.is_now),
-           coalesce(array_agg(x.lane) filter (where not x.is_now and not x.is_told), '{}'), array_agg(x.name) filter (where not x.is_now and not x.is_told),
-           coalesce(array_agg(x.lane) filter (where x.is_told), '{}')
-      into strange, strange_names, later, later_names, told from (
-      select y.*, not y.is_told and (direct is null or (y.nth <= direct and pg_try_advisory_xact_lock(c.id, (y.lane & 2147483647)::int))) as is_now from (
-        select z.*, count(*) filter (where not z.is_told) over (rows unbounded preceding) as nth from (
-          select u.lane, u.name,
-                 -- what was discovered before begins further back, and reads on from there
-                 (select x.lane from headgate.discovered x where x.consumer = c.id and x.lane = u.lane limit 1) is not null as is_told
-            from unnest(lanes, names) u (lane, name)
-           where n_known < cardinality(lanes)
-             and (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = u.lane limit 1) is null offset 0) z) y offset 0) x;
+    -- In one look: a lane that gets its cursor from another transaction between two would be neither
+    -- known nor strange, and that one may put it to sleep. Each is looked up, and whether it goes in
+    -- now is said with it: joins are nested loops here, over whatever the planner takes for small.
+    select coalesce(array_agg(x.lane) filter (
+             where x.to_base is not null and (few is not null or x.to_base < g.to_base)), '{}'),
+           coalesce(array_agg(x.lane) filter (where x.is_now), '{}'),
+           array_agg(x.name) filter (where x.is_now),
+           coalesce(array_agg(x.lane) filter (where x.is_strange and not x.is_now), '{}'),
+           array_agg(x.name) filter (where x.is_strange and not x.is_now),
+           coalesce(array_agg(x.lane) filter (where x.to_base is null and not x.is_strange), '{}')
+      into known, strange, strange_names, later, later_names, told from (
+      select y.*,
+             case when y.is_strange then direct is null
+               or (y.nth <= direct and pg_try_advisory_xact_lock(c.id, (y.lane & 2147483647)::int))
+             else false end as is_now from (
+        select z.*, count(*) filter (where z.is_strange) over (rows unbounded preceding) as nth from (
+          select v.*, case when v.to_base is null then
+                   -- what was discovered before begins further back, and reads on from there
+                   (select x.lane from headgate.discovered x
+                     where x.consumer = c.id and x.lane = v.lane limit 1) is null
+                 else false end as is_strange from (
+            select u.lane, u.name,
+                   (select k.to_base from headgate.cursor k
+                     where k.consumer = c.id and k.lane = u.lane limit 1) as to_base
+              from unnest(lanes, names) u (lane, name) offset 0) v offset 0) z) y offset 0) x;
+    -- point: the gatherer knows its lanes
     if told <> '{}' and few is null then perform headgate.note_taken(c, told); end if;
+    -- Where the gatherer has been moved since, lanes that had read more than it may be forgotten by
+    -- now: they are not to begin where it was.
+    if few is not null and strange <> '{}' and not exists (
+         select from headgate.cursor k where k.consumer = c.id and k.lane = -1
+            and (k.to_tick, k.pos, k.late) is not distinct from (was.to_tick, was.pos, was.late)) then
+      return;
+    end if;
     if cardinality(known) > direct then
       insert into headgate.wake (consumer, lane) select c.id, u from unnest(known[direct + 1 :]) u;
       known := known[: direct];
@@ -126,15 +142,17 @@ end $$;
 $source$
 $template$;
 
--- note_taken(consumer, lanes): of lanes that were seen to be discovered and without a cursor, leaves notes for those that another transaction is
--- just giving one, or has given one since: it may have found the gatherer where it was before, and put the lane to sleep. Writes wake.
+-- note_taken(consumer, lanes): of lanes that were seen to be discovered and without a cursor, leaves notes for those that another
+-- transaction is just giving one, or has given one since: it may have found the gatherer where it was before, and put the lane to
+-- sleep. One that takes a lane later than this finds the gatherer held (take_discovered). Writes wake.
 create or replace function headgate.note_taken(c headgate.consumer, p_lanes bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   taken bigint[] := p_lanes;
 begin
   if not headgate.has_fixed_snapshot() then
-    taken := headgate.lanes_held(c.id, p_lanes);  -- (take_discovered holds them; who holds nothing any more has committed, and is seen below)
+    -- (take_discovered holds them; who holds nothing any more has committed, and is seen below)
+    taken := headgate.lanes_held(c.id, p_lanes);
     taken := taken || array(
       select u.lane from unnest(p_lanes) u (lane)
        where u.lane <> all(taken)

@@ -153,10 +153,19 @@ begin
   return gone;
 end $$;
 
--- remove_if_empty(delivery): deletes a delivery of which everything has departed. The caller holds it FOR KEY SHARE. Writes delivery, departed.
+-- remove_if_empty(delivery): deletes a delivery of which everything has departed. The caller holds it FOR KEY SHARE. What has departed is only
+-- counted once the last message has, and one taken by chance: a batch that is acked one by one is not counted each time. Writes delivery, departed.
 create or replace function headgate.remove_if_empty(d headgate.delivery) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  some_seq bigint := d.seqs[1 + floor(random() * cardinality(d.seqs))::int];
 begin
+  if (select x.seq from headgate.departed x
+       where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id and x.seq = d.seqs[cardinality(d.seqs)]) is null
+     or (select x.seq from headgate.departed x
+          where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id and x.seq = some_seq) is null then
+    return;
+  end if;
   if cardinality(d.seqs) <= (
        select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id) then
     perform from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id for update skip locked;
@@ -194,28 +203,43 @@ language sql set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(g.seq), '{}') from gone g
 $$;
 
--- insert_departed_patiently(delivery, seqs) -> the same, without those that another open transaction is letting depart: all at once, and
--- when that fails for one of them, one by one for half a second. Writes departed.
+-- insert_departed_patiently(delivery, seqs) -> the same, without those that another open transaction
+-- is letting depart: all at once, and when that fails for one of them, ever smaller parts, so that a
+-- batch of thousands is not held up by one. Waits for half a second in all. Writes departed.
 create or replace function headgate.insert_departed_patiently(d headgate.delivery, p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   gone bigint[] := '{}';
-  s bigint;
-  until timestamptz := clock_timestamp() + interval '500 milliseconds';
+  was text := current_setting('lock_timeout');
+  waits int := 0;
+  n int := cardinality(p_seqs);
+  firsts int[] := array[1, n / 2 + 1];  -- parts that are left to do, by their places
+  lasts int[] := array[n / 2, n];
+  first int;
+  last int;
 begin
   begin
     return headgate.insert_departed(d, p_seqs);
   exception when lock_not_available or deadlock_detected then
-    null;
+    if n = 1 then return gone; end if;
   end;
-  foreach s in array p_seqs loop
-    exit when clock_timestamp() > until;
+  while firsts <> '{}' and waits < 200 loop
+    first := firsts[1];
+    last := lasts[1];
+    firsts := firsts[2 :];
+    lasts := lasts[2 :];
     begin
-      gone := gone || headgate.insert_departed(d, array[s]);
+      perform set_config('lock_timeout', '2ms', true);
+      gone := gone || headgate.insert_departed(d, p_seqs[first : last]);
     exception when lock_not_available or deadlock_detected then
-      null;
+      waits := waits + 1;
+      if first < last then
+        firsts := firsts || array[first, (first + last + 1) / 2];
+        lasts := lasts || array[(first + last + 1) / 2 - 1, last];
+      end if;
     end;
   end loop;
+  perform set_config('lock_timeout', was, true);
   return gone;
 end $$;
 
@@ -231,11 +255,21 @@ exception when lock_not_available or deadlock_detected then
   perform headgate.no_fixed_snapshot();
 end $$;
 
--- forget_departed(consumer) -> how many rows about messages of deliveries that are gone were deleted, at most 10,000 a call. Writes departed.
+-- forget_departed(consumer) -> how many rows about messages of deliveries that are gone were deleted, at most 10,000 a call. First deletes
+-- deliveries of which everything has departed: two that settled the last of it at the same time did not see each other, and
+-- the row would count as one in flight until its deadline. Locks deliveries (SKIP LOCKED); writes delivery, departed.
 create or replace function headgate.forget_departed(c headgate.consumer) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare n int;
 begin
+  with counted as materialized (
+    select x.lane, x.delivery, count(*) as n from headgate.departed x
+     where x.consumer = c.id group by x.lane, x.delivery),
+  empty as materialized (
+    select d.lane, d.id from counted x join headgate.delivery d
+        on d.consumer = c.id and d.lane = x.lane and d.id = x.delivery and cardinality(d.seqs) <= x.n
+       for update of d skip locked)
+  delete from headgate.delivery d using empty x where d.consumer = c.id and d.lane = x.lane and d.id = x.id;
   with gone as (
     select x.lane, x.delivery, x.seq from headgate.departed x
      where x.consumer = c.id

@@ -19,19 +19,23 @@ begin
 end $$;
 
 -- settle(consumer, ack_ids) -> how many messages were acked, how many ack_ids were stale. In ordered consumers leaves a note for
--- keys that have messages waiting. The usual case goes first, in one statement: all of a delivery, by its own name or by those of its messages in
--- their order, and nobody else has touched it (xmax). Locks as take_out; writes delivery, departed, wake.
+-- keys that have messages waiting. The usual case goes first, in one statement: all of a delivery, by its own name or by those of
+-- its messages in their order, and nobody else has touched it (xmax). Its messages are told by comparing text: to take each
+-- ack_id apart costs more than all the rest. Locks as take_out; writes delivery, departed, wake.
 create or replace function headgate.settle(c headgate.consumer, p_acks text[], out acked int, out stale int)
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   until timestamptz := clock_timestamp() + interval '200 milliseconds';  -- for all that others hold
   is_fixed boolean := current_setting('transaction_isolation') in ('repeatable read', 'serializable');
+  n int := cardinality(p_acks);
+  prefix text := rtrim(p_acks[1], '0123456789');  -- of the ack_ids of a delivery's messages
   a record;
   r record;
   d headgate.delivery;
   given int := 0;
   gone int;
+  settled headgate.delivery[];
   whole text[] := '{}';  -- the deliveries that are settled
   named text[] := '{}';  -- of these, those whose messages were named
   l bigint;
@@ -39,7 +43,7 @@ declare
   s bigint[];
 begin
   acked := 0; stale := 0;
-  if cardinality(p_acks) = 1 and p_acks[1] ~ '^[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?$' then  -- without the rest, which costs more
+  if n = 1 and p_acks[1] ~ '^[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?$' then  -- without the rest, which costs more
     l := split_part(p_acks[1], '.', 1); i := split_part(p_acks[1], '.', 2); s := array[nullif(split_part(p_acks[1], '.', 3), '')::bigint];
     if s[1] is null then s := null; end if;
     if not is_fixed then
@@ -54,28 +58,52 @@ begin
       select p.acked, p.stale into settle.acked, settle.stale from headgate.settle_part(c, l, i, s, 1, until) p;
       return;
     end if;
+    given := 1;
+    if s is not null then named := array[l || '.' || i]; end if;
+  elsif not is_fixed and starts_with(p_acks[n], prefix) and prefix ~ '^[0-9]{1,18}\.[0-9]{1,18}\.$' then  -- of one, it seems
+    l := split_part(prefix, '.', 1); i := split_part(prefix, '.', 2);
+    delete from headgate.delivery x where x.ctid = (
+      select y.ctid from headgate.delivery y
+       where y.consumer = c.id and y.lane = l and y.id = i and y.xmax = '0'::xid and y.is_split is null
+         and cardinality(y.seqs) = n and string_to_array(prefix || array_to_string(y.seqs, ' ' || prefix), ' ') = p_acks
+         for update skip locked)
+      returning x.* into d;
+    if d.id is not null then
+      given := n;
+      named := array[l || '.' || i];
+    end if;
+  end if;
+  if d.id is not null then
     acked := cardinality(d.seqs);
     whole := array[l || '.' || i];
-    if s is not null then named := whole; end if;
     if c.ordered then perform headgate.leave_notes(c, l, d.keys); end if;
-    if l >= 144115188075855872 then perform headgate.note_lane(c, l); end if;
+    if l >= 144115188075855872 then perform headgate.note_lanes(c, array[l]); end if;
   elsif not is_fixed then
-    for r in
+    with g as materialized (
+      select y.prefix, y.ids, y.is_whole, split_part(y.prefix, '.', 1)::bigint as lane, split_part(y.prefix, '.', 2)::bigint as id
+        from (select case when u like '%.%.%' then rtrim(u, '0123456789') else u || '.' end as prefix, array_agg(u) as ids,
+                     bool_and(u not like '%.%.%') as is_whole
+                from unnest(p_acks) u group by 1 offset 0) y
+       where case when translate(y.prefix, '0123456789', '') = '..' and (cardinality(y.ids) = 1 or not y.is_whole)
+                  then length(split_part(y.prefix, '.', 1)) between 1 and 18 and length(split_part(y.prefix, '.', 2)) between 1 and 18
+                  else false end),
+    gone as (
       delete from headgate.delivery x
-       using (select h.place, p.given, p.seqs is not null as is_named from headgate.parse_acks(p_acks) p cross join lateral (
+       using (select h.place, g.is_whole, cardinality(g.ids) as given from g cross join lateral (
                 select y.ctid as place from headgate.delivery y
-                 where y.consumer = c.id and y.lane = p.lane and y.id = p.delivery and y.xmax = '0'::xid
-                   and y.is_split is null and (p.seqs is null or y.seqs = p.seqs) limit 1 for update skip locked) h offset 0) h
+                 where y.consumer = c.id and y.lane = g.lane and y.id = g.id and y.xmax = '0'::xid and y.is_split is null
+                   and (g.is_whole or string_to_array(g.prefix || array_to_string(y.seqs, ' ' || g.prefix), ' ') = g.ids)
+                 limit 1 for update skip locked) h offset 0) h
        where x.ctid = h.place
-       returning x.lane, x.id, x.keys, cardinality(x.seqs) as n, h.given, h.is_named
-    loop
-      acked := acked + r.n;
-      given := given + r.given;
-      whole := whole || (r.lane || '.' || r.id);
-      if r.is_named then named := named || (r.lane || '.' || r.id); end if;
-      if c.ordered then perform headgate.leave_notes(c, r.lane, r.keys); end if;
-      if r.lane >= 144115188075855872 then perform headgate.note_lane(c, r.lane); end if;
-    end loop;
+       returning x, h.given, h.is_whole)
+    select array_agg(x.x), coalesce(sum(x.given), 0), coalesce(sum(cardinality((x.x).seqs)), 0),
+           coalesce(array_agg((x.x).lane || '.' || (x.x).id), '{}'),
+           coalesce(array_agg((x.x).lane || '.' || (x.x).id) filter (where not x.is_whole), '{}')
+      into settled, given, acked, whole, named from gone x;
+    if settled is not null then
+      if c.ordered then perform headgate.leave_notes_of(c, settled); end if;
+      perform headgate.note_lanes(c, array(select distinct u.lane from unnest(settled) u where u.lane >= 144115188075855872));
+    end if;
   end if;
   -- point: whole deliveries are settled
   -- (what had departed after all: who held it was gone before this looked, or a vacuum forgot that)
@@ -85,7 +113,7 @@ begin
     acked := acked - gone;
     acked := acked - headgate.forget_departed_of(c, whole);
   end if;
-  if given >= cardinality(p_acks) or (whole <> '{}' and cardinality(p_acks) = 1) then return; end if;
+  if given >= n then return; end if;
   for a in select p.* from headgate.parse_acks(p_acks) p where p.lane || '.' || p.delivery <> all(whole) loop
     select p.* into r from headgate.settle_part(c, a.lane, a.delivery, a.seqs, a.given, until) p;
     acked := acked + r.acked;
@@ -167,15 +195,43 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               else (select count(*)::int from (select unnest(p_asked) except select unnest(p_taken)) s) end
 $$;
 
--- note_lane(consumer, lane): tells the next receive that something of a named lane is in flight no more, if the lane has limits or
--- sleeps because of limits that it had. Writes wake.
+-- note_lanes(consumer, lanes): tells the next receive that something of these named lanes is in flight no more: of those that have limits (a lane
+-- of one key in order has that of one delivery), or sleep because of limits that they had. Writes wake.
+create or replace function headgate.note_lanes(c headgate.consumer, p_lanes bigint[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+  if c.max_concurrency is not null
+     or (c.ordered and (select s.lane_by = 'key' from headgate.stream s where s.id = c.stream)) then
+    insert into headgate.wake (consumer, lane) select c.id, u from unnest(p_lanes) u;
+  else
+    insert into headgate.wake (consumer, lane) select c.id, u.lane from unnest(p_lanes) u (lane)
+     where exists (select from headgate.channel h where h.consumer = c.id and h.lane = u.lane offset 0)
+        or (select k.next_at from headgate.cursor k where k.consumer = c.id and k.lane = u.lane) = 'infinity';
+  end if;
+end $$;
+
+-- note_lane(consumer, lane): note_lanes of one.
 create or replace function headgate.note_lane(c headgate.consumer, p_lane bigint) returns void
-language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-  insert into headgate.wake (consumer, lane) select c.id, p_lane
-   where c.ordered or c.max_concurrency is not null
-      or exists (select from headgate.channel h where h.consumer = c.id and h.lane = p_lane)
-      or exists (select from headgate.cursor k where k.consumer = c.id and k.lane = p_lane and k.next_at = 'infinity')
+language sql set search_path = pg_catalog, pg_temp as $$
+  select headgate.note_lanes(c, array[p_lane])
 $$;
+
+-- leave_notes_of(consumer, deliveries): leave_notes of what was in these deliveries, which are settled. Most often nothing waits behind
+-- any of it. Writes wake.
+create or replace function headgate.leave_notes_of(c headgate.consumer, p_deliveries headgate.delivery[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  d headgate.delivery;
+begin
+  -- (each lane is looked up: joined, this might read all that is parked)
+  if exists (
+       select from unnest(p_deliveries) u
+        where (select p.lane from headgate.parked p where p.consumer = c.id and p.lane = u.lane limit 1) is not null) then
+    foreach d in array p_deliveries loop
+      perform headgate.leave_notes(c, d.lane, d.keys);
+    end loop;
+  end if;
+end $$;
 
 -- ack(stream, consumer, ack_ids) -> acked, stale. After the deadline an ack still counts while nobody else has got the message. A
 -- stale ack_id changes nothing: another worker has the message, or it is settled already or dead, or another open transaction

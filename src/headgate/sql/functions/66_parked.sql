@@ -16,7 +16,7 @@ begin
     select array_agg(u.s order by u.s), array_agg(coalesce(u.a, 1) order by u.s) into dead, tried
       from unnest(d.seqs, d.attempts) u (s, a) join unnest(p_seqs) x (s) using (s) where coalesce(u.a, 1) >= c.max_deliver;
     if dead is not null then
-      perform headgate.bury(c, dead, tried, coalesce(p_error, p_reason));
+      perform headgate.bury(c, d, dead, tried, coalesce(p_error, p_reason));
       if c.ordered then  -- what waited behind them goes on
         perform headgate.leave_notes(c, d.lane, array(select u.k from unnest(d.seqs, d.keys) u (s, k) join unnest(dead) x (s) using (s)));
       end if;
@@ -109,11 +109,14 @@ begin
   -- point: notes of keys are read
   if freed = '{}' then return; end if;
   firsts := headgate.first_parked(c.id, p_lane, freed);
+  -- point: the first of freed keys are known
   held := headgate.hold_parked(firsts);
   if cardinality(held) < cardinality(firsts) then
+    -- (one that is gone by now, acked late or discarded, has another behind it: of that its note tells)
     freed := array(
       select k from unnest(freed) k
-       where not exists (select from headgate.parked p where p.ctid = any(firsts) and p.ctid <> all(held) and p.key = k));
+       where exists (select from headgate.parked p where p.ctid = any(held) and p.key = k)
+          or headgate.first_parked(c.id, p_lane, array[k]) = '{}');
   end if;
   -- point: the first of freed keys are held
   delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key = any(freed);
@@ -140,10 +143,11 @@ begin
          and p.key is not null and (p.key, p.seq) >= (k.key, 0) and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit 1) first);
 end $$;
 
--- unpark(consumer, lane, n, now) -> seq, attempt of parked messages that may be delivered now; they are parked no more.
+-- unpark(consumer, lane, n, now) -> seq, attempt, key of parked messages that may be delivered now; they are parked no more.
 -- In an ordered consumer a key's messages leave only in order, and none while one of them is in flight or held by another transaction.
+-- What it takes may have been given back after the caller's statement began: the messages are looked up in the next one.
 -- The caller holds the lane's cursor. Locks parked (SKIP LOCKED), so that rows stay where they are found (ctid); writes parked.
-create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int, p_now timestamptz) returns table (seq bigint, attempt int)
+create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int, p_now timestamptz) returns table (seq bigint, attempt int, key text)
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
@@ -161,7 +165,7 @@ begin
     -- point: what is due is held
     exit when due is null;
     if not c.ordered then
-      return query delete from headgate.parked p where p.ctid = any(due) returning p.seq, p.attempt + 1;
+      return query delete from headgate.parked p where p.ctid = any(due) returning p.seq, p.attempt + 1, p.key;
       return;
     end if;
     -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes first
@@ -192,7 +196,7 @@ begin
       end if;
     end if;
     if taken is not null then
-      return query delete from headgate.parked p where p.ctid = any(taken) returning p.seq, p.attempt + 1;
+      return query delete from headgate.parked p where p.ctid = any(taken) returning p.seq, p.attempt + 1, p.key;
       total := total + cardinality(taken);
     end if;
     -- of each key, the first one left: behind a message now in flight it asks again, behind nothing (the batch was full) it

@@ -115,6 +115,10 @@ begin
   -- point: shares are held
   now := clock_timestamp();
   perform headgate.expire_workers(c, now);
+  if not exists (
+       select from headgate.worker w where w.consumer = c.id and w.name = p_worker and w.until > now) then
+    return '{}';  -- all this has taken so long that it counts as dead itself: its next heartbeat joins again
+  end if;
   mine := array(select l.slot from headgate.lease l where l.consumer = c.id and l.slot >= 0 and l.worker = p_worker order by l.slot);
   if is_even then
     select count(*), count(*) filter (where (w.joined_at, w.name) < (me.joined_at, me.name)) into alive, rank
@@ -187,7 +191,8 @@ begin
   update headgate.lease l set worker = null, since = p_now from gone where l.consumer = c.id and l.slot = gone.slot;
   with gone as (
     select d.lane, d.id from headgate.delivery d where d.consumer = c.id and d.worker = any(dead) and d.deadline > p_now for no key update skip locked)
-  update headgate.delivery d set deadline = p_now from gone where d.consumer = c.id and d.lane = gone.lane and d.id = gone.id;
+  -- (watched: a lane that is held at this moment is not swept below, nor before its sweep_at)
+  update headgate.delivery d set deadline = p_now, is_watched = true from gone where d.consumer = c.id and d.lane = gone.lane and d.id = gone.id;
   lanes := array(select distinct d.lane from headgate.delivery d where d.consumer = c.id and d.worker = any(dead) and d.deadline <= p_now);
   if lanes <> '{}' then
     with held as (select k.lane from headgate.cursor k where k.consumer = c.id and k.lane = any(lanes) order by k.lane for no key update skip locked)
@@ -208,8 +213,13 @@ begin
     perform headgate.fail('HG012', format('worker "%s" has not joined the leased consumer "%s", or was not seen for its lease_time', coalesce(p_worker, 'null'), c.name),
       'call headgate.join_workers(stream, consumer, worker) first, and headgate.heartbeat(…) three times in the lease_time');
   end if;
+  -- (a delivery whose last messages were settled by two at once has nothing in flight, and stays until its deadline)
   taken := array(select case when modulus is null then d.lane else d.lane % modulus end
-                   from headgate.delivery d where d.consumer = c.id and d.worker is distinct from p_worker and d.deadline > p_now);
+                   from headgate.delivery d
+                  where d.consumer = c.id and d.worker is distinct from p_worker and d.deadline > p_now
+                    and cardinality(d.seqs) > (
+                      select count(*) from headgate.departed x
+                       where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id));
   return array(select l.slot from headgate.lease l
                 where l.consumer = c.id and l.slot >= 0 and l.worker = p_worker and l.slot <> all(taken) order by l.slot);
 end $$;

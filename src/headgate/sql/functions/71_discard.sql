@@ -26,7 +26,8 @@ end $$;
 -- is given: these seqs; a key that passes the filter; that channel (or key, by the stream's lanes); sent longer ago than that.
 -- At least one must be given, or "all" => true. Acks of what was in flight are stale from then on, and what waited
 -- behind goes on. At most 10,000 messages a call: `more` is null when that was all, and otherwise what to say as
--- go_on, with the same other arguments, to go on. `held` messages were passed over: an open transaction has them in hand.
+-- go_on, with the same other arguments, to go on: in another transaction, where this one has added as many new lanes by key or
+-- channel as it may (HG010 in the same one, when nothing more can be done there). `held` messages were passed over: an open transaction has them in hand.
 -- A caller that knows whether it is inside a longer transaction says so in `open`: where it is not, more new lanes by key or
 -- channel are added in a call, which are held until its end.
 -- HG016 at REPEATABLE READ and SERIALIZABLE. Locks as hold_in_place, kept_<stream id> ROW EXCLUSIVE, cursors FOR NO KEY UPDATE (SKIP LOCKED), deliveries as
@@ -47,11 +48,13 @@ declare
   chosen bigint[];
   below bigint;         -- what is chosen now lies below
   looked bigint;
+  began bigint;         -- what it was asked about lies above
   r record;
 begin
   perform headgate.need_read_committed('discard');
   perform headgate.check_discard(s, seqs, filter, channel, older_than, coalesce("all", false));
   w := headgate.discard_begins(s, seqs, headgate.filter_pattern(filter), channel, older_than, go_on, is_alone);
+  began := w.low;
   -- point: a discard has its tick
   perform headgate.hold_in_place(c, 'discarded');
   perform headgate.lock_kept(c);  -- or what is just being moved there is found in neither place
@@ -76,11 +79,15 @@ begin
     if w.seqs is not null then w.seqs := array(select u from unnest(w.seqs) u where u >= below order by u); end if;
     select * into r from headgate.discard_these(c, s, chosen, is_alone, until);
     discarded := discarded + r.gone;
-    if r.later is not null and discarded > 0 then  -- more lanes than one transaction may add: the next call goes on there
+    held := held + r.held;
+    if r.later is not null then  -- more lanes than one transaction may add: another goes on there
+      if go_on is not null and discarded = 0 and r.later - 1 <= began then  -- or it went round for ever
+        perform headgate.fail('HG010', 'this transaction has added as many lanes as one may, and cannot go on',
+          'end this one, and pass the same go_on in the next transaction');
+      end if;
       w.low := r.later - 1;
       exit;
     end if;
-    held := held + r.held;
     w.low := below - 1;
   end loop;
   if w.low < w.high - 1 then
@@ -209,8 +216,8 @@ begin
     using c, g, p_seqs, p_seqs[1] - 1, p_seqs[cardinality(p_seqs)] + 1;
 end $$;
 
--- discard_these(consumer, stream, seqs, alone, until) -> how many of the messages were discarded, how many another open transaction has in hand, and the first of
--- those in lanes that this transaction could not add any more. They go from unread to in flight to parked, so that is the order
+-- discard_these(consumer, stream, seqs, alone, until) -> how many of the messages were discarded, the first of those in lanes that this transaction
+-- could not add any more, and how many, of those before it, another open transaction has in hand. They go from unread to in flight to parked, so that is the order
 -- in which they are looked for, and what has moved meanwhile is looked for again. The caller holds the consumer in place. Locks and writes as discard.
 create or replace function headgate.discard_these(
   c headgate.consumer, s headgate.stream, p_seqs bigint[], p_alone boolean, until timestamptz,
@@ -247,6 +254,7 @@ begin
     -- point: what is in flight is discarded
     if waiting is not null then gone := gone + headgate.discard_parked(c, waiting); end if;
   end loop;
+  if later is not null then held := (select count(*) from unnest(rest) u where u < later); end if;
 end $$;
 
 -- discard_unread(consumer, stream, seqs, lanes, names, until, alone) -> how many of these unread messages, each in its lane, were discarded, and the first of those

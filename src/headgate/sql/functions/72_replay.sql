@@ -4,7 +4,7 @@
 --
 -- Only a message that is done for the consumer can be replayed (what it started behind, or was
 -- moved past, is done). It stays done while this is at it:
--- a seek is kept off by the first cursor (hold_in_place), and whoever else gives back what is done,
+-- a seek is kept off by the first cursor (hold_to_park), and whoever else gives back what is done,
 -- redrive and other replays, by an advisory lock of the consumer (hold_done). So looking and
 -- parking may be two statements.
 
@@ -40,7 +40,7 @@ end $$;
 -- discarded ones come again.
 -- At most 10,000 messages are replayed and 100,000 looked at: if that was not all, next_seq is the
 -- from_seq to go on with.
--- Locks as hold_in_place and hold_done, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake,
+-- Locks as hold_to_park and hold_done, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake,
 -- discarded, attempt, the dead-letter stream.
 create or replace function headgate.replay(
   stream text, consumer text, seqs bigint[] default null,
@@ -67,7 +67,7 @@ begin
                   case when from_time is not null then headgate.sent_from(s.id, from_time) end);
   high := least(to_seq, headgate.last_seq(s.id), (select max(x) from unnest(seqs) x),
                 headgate.sent_until(s.id, to_time));
-  perform headgate.hold_in_place(c, 'replayed');
+  perform headgate.hold_to_park(c, 'replayed');
   perform headgate.lock_kept(c);
   perform headgate.hold_done(c, false);
   -- point: a replay holds the consumer
@@ -195,7 +195,10 @@ begin
         from asked a)
     select coalesce(array_agg(x.seq order by x.seq)
                       filter (where x.is_done and x.nth <= %6$s), '{}'),
-           count(*) filter (where not x.is_done and x.nth <= %6$s),
+           count(*) filter (where not x.is_done and x.nth < %6$s)
+             -- (those behind the last one to replay are left to the next call, if there is one)
+             + case when max(x.nth) > %6$s then 0
+                    else count(*) filter (where not x.is_done and x.nth = %6$s) end,
            case when max(x.nth) > %6$s then max(x.seq) filter (where x.is_done and x.nth = %6$s)
                 when (select count(*) from near) >= %7$s then (select max(m.seq) from near m)
                 else $4 end

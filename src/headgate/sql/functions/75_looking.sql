@@ -86,12 +86,15 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare s headgate.stream := headgate.find_stream(stream);
 begin
   return query execute format($q$
-    select c.name, coalesce(e.state, x.state), coalesce(e.attempt, x.attempt), x.visible_at, x.worker, x.reason,
+    select c.name, coalesce(e.state, y.state), coalesce(e.attempt, x.attempt), x.visible_at, x.worker, x.reason,
            coalesce(e.last_error, x.last_error)
-      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
+      from (select m.*, true as is_logged from headgate.message_%1$s m
+            union all select m.*, false from headgate.kept_%1$s m) m
      cross join headgate.consumer c
      cross join lateral headgate.state_of(c, m.lane, m.seq, m.xid, m.key) x
-      left join lateral headgate.end_of(c, m.seq) e on x.state = 'done'
+     cross join lateral (
+       select case when x.state = 'available' and not m.is_logged then 'done' else x.state end) y (state)
+      left join lateral headgate.end_of(c, m.seq) e on y.state = 'done'
      where m.seq = $1 and c.stream = $2 order by c.name $q$, s.id) using message_states.seq, s.id;
 end $$;
 
@@ -132,7 +135,7 @@ $$;
 
 -- peek(stream, consumer, max, newest_first, states, before, after) -> messages with their state for the consumer, without
 -- any effect: available, delivered, parked, done, dead or discarded. `states` keeps only messages in these states. However
--- long the log is, a call looks at about 100,000 messages at most: where that ends it (a filter that few keys pass, say),
+-- long the log is, a call looks at about 20,000 messages at most: where that ends it (a filter that few keys pass, say),
 -- the last row has the state 'more', a seq and nothing else: go on with after => that seq (before =>, newest first).
 create or replace function headgate.peek(stream text, consumer text, max int default 10, newest_first boolean default false,
   states text[] default null, before bigint default null, after bigint default null)
@@ -146,13 +149,13 @@ declare
   low bigint := greatest(coalesce(after, 0), 0);                 -- what is looked at lies above
   high bigint := coalesce(before, headgate.last_seq(s.id) + 1);  -- and below
   left_over bigint := coalesce(peek.max, 2147483647);            -- messages that may still be shown
-  budget bigint := 100000;                                       -- and be looked at
+  budget bigint := 20000;                                       -- and be looked at
   step bigint;
   shown bigint;
   r record;                                                      -- the part of the log that a round looks at
 begin
   perform headgate.check_peek(peek.max, states);
-  step := least(left_over * 2 + 100, 20000);
+  step := least(left_over * 2 + 100, 10000);
   if states && array['done'] and not states && array['available', 'discarded'] then
     high := least(high, headgate.read_below(c));
   end if;
@@ -165,7 +168,7 @@ begin
     end if;
     if states is null or 'done' = any(states) then
       r := headgate.next_messages(s.id, low, high, backward, step);
-      step := least(step * 4, 20000);
+      step := least(step * 4, 10000);
     else
       r := headgate.next_candidates(c, s.id, states, low, high, backward, least(left_over, 1000)::int);
     end if;
@@ -267,6 +270,26 @@ begin
   seqs := array(select distinct x from unnest(seqs) x where x > above and x < below);
 end $$;
 
+-- discovered_among_sql(lanes) -> a select of what discovered_lanes() tells of the lanes of this CTE
+-- alone, as far as unread_sql needs it: each is looked up, because all together may be very many.
+create or replace function headgate.discovered_among_sql(p_lanes text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format($q$
+    select l.lane, x.consumer, x.first_seq, x.from_lo, x.from_snap, x.to_tick, x.to_snap, x.to_hi,
+           x.late, null::boolean as discards,
+           case when x.late is not null then lower(x.late) - 1
+                else greatest(x.from_lo, x.first_seq - 1) end as pos
+      from %s l
+     cross join lateral (
+       select * from headgate.discovered x
+        where x.consumer = ($1).id and x.lane = l.lane
+        order by x.to_base, x.at limit 1) x
+     where (select o.lane from headgate.cursor o
+             where o.consumer = ($1).id and o.lane = l.lane) is null
+       and (select x.lane from headgate.discovered x
+             where x.consumer = ($1).id limit 1) is not null $q$, p_lanes)
+$$;
+
 -- next_unread(consumer, stream id, low, high, backward, n) -> seqs between low and high that the consumer has still to come to and
 -- would get: of each lane up to n. `edge`: the search ended there; null: that is all.
 create or replace function headgate.next_unread(c headgate.consumer, p_stream int, p_low bigint, p_high bigint,
@@ -286,7 +309,9 @@ begin
     (select from headgate.cursor k
       where k.consumer = c.id and k.lane >= 0 and (k.next_at is not null or g.lane is null) limit 1025)
     union all  -- (there may be word of lanes while none is awake)
-    (select from headgate.told_lanes(c.id) k where g.lane is not null limit 1025)) x;
+    (select from headgate.discovered x where x.consumer = c.id and g.lane is not null limit 1025)
+    union all
+    (select from headgate.wake w where w.consumer = c.id and g.lane is not null limit 1025)) x;
   seqs := '{}';
   looked := 0;
   if lanes <= 1024 then
@@ -311,26 +336,40 @@ begin
       into seqs, edge using c, p_low, p_high, n, each, g.lane is null;
     if g.lane is null then return; end if;
     start := headgate.read_up_to(p_stream, g);
-  else  -- so many lanes are awake that the log itself is read, from where the first of them is
+  else
+    perform set_config('enable_hashjoin', 'on', true);  -- until the end of this function
+    -- so many lanes are awake that the log itself is read, from where the first of them is
     select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1, headgate.read_up_to(p_stream, g), (
              select min(lower(t.late)) - 1 from headgate.tick t where t.stream = p_stream and t.late is not null))
       into start
-      from (select k.* from headgate.cursor k
+      from (select k.pos, k.to_lo, k.late from headgate.cursor k
              where k.consumer = c.id and k.lane >= 0 and k.next_at is not null
             union all
-            select k.* from headgate.told_lanes(c.id) k) k;
+            select k.pos, k.to_lo, k.late from headgate.cursor k  -- those that there is word of
+             where k.consumer = c.id and k.lane >= 0 and k.next_at is null
+               and k.lane in (select w.lane from headgate.wake w where w.consumer = c.id
+                              union all
+                              select x.lane from headgate.discovered x where x.consumer = c.id)
+            union all
+            select greatest(x.from_lo, x.first_seq - 1), x.to_lo, x.late
+              from headgate.discovered x where x.consumer = c.id) k;
   end if;
+  perform set_config('enable_hashjoin', 'on', true);  -- until the end of this function
   execute format($q$
-    with discovered as materialized (select * from headgate.discovered_lanes(($1).id))
+    with near as materialized (
+      select m.seq, m.lane, m.xid, m.key from headgate.message_%1$s m
+       where m.seq > $3 and m.seq < $4 order by m.seq %4$s limit 5000),
+    lanes as materialized (select distinct m.lane from near m),
+    discovered as materialized (%5$s)
     select coalesce(array_agg(y.seq) filter (where y.is_hit), '{}') as seqs,
-           max(y.seq) filter (where y.nth = 5000) as edge, count(*) as looked from (
-      select m.seq, row_number() over () as nth,
-             (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) and coalesce((
-               select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane), (
-               select %2$s from discovered k where k.lane = m.lane), %3$s) as is_hit
-        from (select m.seq, m.lane, m.xid, m.key from headgate.message_%1$s m
-               where m.seq > $3 and m.seq < $4 order by m.seq %4$s limit 5000) m) y $q$,
-    p_stream, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction)
+           case when count(*) = 5000 then %6$s(y.seq) end as edge, count(*) as looked from (
+      select m.seq, (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) and coalesce((
+               select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane),
+               case when d.lane is not null then %7$s end, %3$s) as is_hit
+        from near m left join discovered d on d.lane = m.lane) y $q$,
+    p_stream, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction,
+    headgate.discovered_among_sql('lanes'), case when p_backward then 'min' else 'max' end,
+    headgate.unread_sql('d'))
     into more using c, g, greatest(p_low, start), p_high;
   seqs := seqs || more.seqs;
   looked := looked + more.looked;
@@ -354,24 +393,30 @@ begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   -- first which, and only of these the data; a state that is asked of one table is one hash join
   return query execute format($q$
-    with discovered as materialized (select * from headgate.discovered_lanes(($1).id)),
+    with stored as materialized (
+      select m.seq, m.lane, m.key, m.xid, true as is_logged from headgate.message_%1$s m
+       where m.seq > $3 and m.seq < $4%5$s%6$s
+      union all
+      select m.seq, m.lane, m.key, m.xid, false from headgate.kept_%1$s m
+       where m.seq > $3 and m.seq < $4%5$s%6$s),
+    lanes as materialized (select distinct m.lane from stored m),
+    discovered as materialized (%7$s),
     near as (
       select m.seq,
              case when p.seq is not null then 'parked'
                   when d.seq is not null then 'delivered'
                   when ($1).pattern is not null and (m.key is null or m.key !~ ($1).pattern) then 'skipped'
-                  when coalesce((select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane),
-                                (select %2$s from discovered k where k.lane = m.lane), %3$s, false) then 'available'
+                  -- (what is only kept no reader comes to, wherever it is)
+                  when m.is_logged
+                       and coalesce((select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane),
+                                    case when y.lane is not null then %8$s end, %3$s, false) then 'available'
                   when z.seq is not null then 'discarded'
                   when e.seq is not null then 'dead'
                   else 'done' end as state,
              p.attempt as parked_attempt, p.visible_at, p.reason, p.last_error as parked_error,
              d.attempt as delivered_attempt, d.deadline, d.worker, e.attempt as dead_attempt, e.last_error as dead_error
-        from (select m.seq, m.lane, m.key, m.xid from headgate.message_%1$s m
-               where m.seq > $3 and m.seq < $4%5$s%6$s
-              union all
-              select m.seq, m.lane, m.key, m.xid from headgate.kept_%1$s m
-               where m.seq > $3 and m.seq < $4%5$s%6$s) m
+        from stored m
+        left join discovered y on y.lane = m.lane
         left join headgate.parked p on p.consumer = ($1).id and p.seq = m.seq and p.seq > $3 and p.seq < $4
         left join headgate.delivered_seqs($1, $3, $4) d on d.seq = m.seq
         left join headgate.discarded z on z.consumer = ($1).id and z.seq = m.seq and z.seq > $3 and z.seq < $4
@@ -394,7 +439,8 @@ begin
         select m.seq, m.key, m.data, m.headers, m.created_at from headgate.kept_%1$s m
          where m.seq = any(array(select y.seq from chosen y))) m on m.seq = x.seq
      order by m.seq %4$s $q$,
-    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction, only_these, headgate.newest_only(s, 'm'))
+    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction, only_these, headgate.newest_only(s, 'm'),
+    headgate.discovered_among_sql('lanes'), headgate.unread_sql('y'))
     using c, g, p_above, p_below, p_seqs, p_states, n;
 end $$;
 

@@ -89,7 +89,10 @@ begin
            where k.consumer = c.id and k.lane >= 0 and k.next_at is not null
           union all
           select k.pos, k.to_lo, k.late, k.to_base, k.first_seq
-            from headgate.told_lanes(c.id) k) k;
+            from headgate.noted_lanes(c.id) k
+          union all
+          select greatest(x.from_lo, x.first_seq - 1), x.to_lo, x.late, x.to_base, x.first_seq
+            from headgate.discovered x where x.consumer = c.id) k;
   r.start := greatest(r.lowest, least(
     headgate.read_up_to(s.id, g),
     greatest(behind.floor, least(behind.start, (
@@ -151,8 +154,7 @@ declare
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   return query execute format($q$
-    with discovered as materialized (select * from headgate.discovered_lanes(($1).id)),
-    near as materialized (
+    with near as materialized (
       select m.*, w.weight
         from unnest(($2).lows, ($2).highs, ($2).weights) w (low, high, weight)
        cross join lateral (
@@ -160,7 +162,9 @@ begin
          select m.lane, %2$s as name, m.seq, m.xid, m.key from headgate.message_%1$s m
           where m.seq > w.low and m.seq <= w.high
           order by m.seq limit 10000) m
-       where ($1).pattern is null or m.key ~ ($1).pattern)
+       where ($1).pattern is null or m.key ~ ($1).pattern),
+    lanes as materialized (select distinct m.lane from near m),
+    discovered as materialized (%6$s)
     select m.lane, min(m.name), sum(m.weight), min(m.seq)
       from near m
       left join lateral (
@@ -172,7 +176,8 @@ begin
                 else %5$s end
      group by m.lane $q$,
     s.id, case s.lane_by when 'channel' then 'm.channel' else 'm.key' end,
-    headgate.unread_sql('k'), headgate.unread_sql('d'), headgate.unread_sql('($3)'))
+    headgate.unread_sql('k'), headgate.unread_sql('d'), headgate.unread_sql('($3)'),
+    headgate.discovered_among_sql('lanes'))
     using c, here, g;
 end $$;
 
@@ -303,11 +308,13 @@ declare
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   return query execute format($q$
-    with discovered as materialized (select * from headgate.discovered_lanes(($1).id)),
+    with discovered as materialized (
+      select d.* from unnest($3) l (lane, name, unread, parked, rank)
+       cross join lateral headgate.discovered_lanes(($1).id, l.lane) d),
     counted as (
       select l.*, case when k.lane = l.lane then k.next_at end as next_at,
              case when k.lane = l.lane then k.turn end as turn,
-             case when k.lane = l.lane then k.delivered else 0 end as delivered,
+             case when k.lane = l.lane then k.delivered - k.redelivered else 0 end as delivered,
              coalesce(h.max_concurrency, ($1).max_concurrency) as max_concurrency,
              coalesce(h.release_interval, ($1).release_interval) as release_interval,
              case when u.looked <= $4 then u.hits else greatest(u.hits, l.unread) end as unread_now,

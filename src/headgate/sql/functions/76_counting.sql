@@ -50,6 +50,11 @@ declare
   s headgate.stream;
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+  -- so many lanes have something that what is there is estimated anyway
+  if (select count(*) from (
+        select from headgate.discovered x where x.consumer = c.id limit n + 1) x) > n then
+    exact := false;
+  else
   execute format($q$
     select count(*), count(*) filter (where (($1).pattern is null or m.key ~ ($1).pattern) and m.counts)
       from (select m.key, %4$s as counts from (
@@ -67,6 +72,7 @@ begin
     headgate.not_discarded_sql('k'))
     into looked, count using c, n;
   exact := looked <= n;
+  end if;
   if exact then
     execute format($q$
       select count(*) as looked, count(*) filter (where
@@ -135,9 +141,18 @@ begin
         where k.consumer = $1 and k.lane = -1)) $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
     into r using c.id, newest.lo, lower(headgate.log_ranges(c.stream)) - 1;
-  return least(r, (select min(f) from unnest(newest.late_from) f), (select min(f.seq) - 1 from headgate.in_flight f where f.consumer = c.id),
+  return least(r, headgate.late_floor(c, newest), (select min(f.seq) - 1 from headgate.in_flight f where f.consumer = c.id),
                   (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
 end $$;
+
+-- late_floor(consumer, newest tick) -> below which nothing can come any more from transactions that are
+-- late, or null: there is none. What lies before the seq that the consumer starts at never does.
+create or replace function headgate.late_floor(c headgate.consumer, newest headgate.tick)
+returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select greatest(min(f), (select min(k.first_seq) - 1 from headgate.cursor k where k.consumer = c.id))
+    from unnest(newest.late_from) f having count(*) > 0
+$$;
 
 -- consumer_facts(consumer) -> unread_count, floor_of and oldest_unacked at once: who lists consumers
 -- asks for all of them, and planning a statement costs more than what it reads. Nothing, when the
@@ -194,7 +209,7 @@ begin
         select m.seq, m.created_at from headgate.kept_%1$s m) m
        where m.seq = $1 limit 1 $q$, c.stream) into held_since using held;
   end if;
-  floor := least(floor, (select min(f) from unnest(newest.late_from) f), held - 1);
+  floor := least(floor, headgate.late_floor(c, newest), held - 1);
   oldest_unacked := least(oldest_unacked, held_since);
 exception when undefined_table or internal_error then
   if not headgate.is_gone(c.stream) then raise; end if;
@@ -224,12 +239,47 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select to_regclass(format('headgate.message_%s', p_stream)) is null
 $$;
 
+-- stream_rate(stream id, last seq) -> sequence numbers that went by a second in the last ten to twenty
+-- seconds: an estimate. Ticks tell where there is one of that age. Where nobody made one, the times of
+-- some messages do, so that what was sent before the window does not count.
+create or replace function headgate.stream_rate(p_stream int, p_last bigint) returns float8
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  t headgate.tick;
+  since timestamptz := clock_timestamp() - interval '10 seconds';
+  low bigint;   -- at or below was sent before `since`
+  high bigint;  -- above was sent after
+begin
+  select * into t from headgate.tick k
+   where k.stream = p_stream and k.at <= since order by k.id desc limit 1;
+  low := coalesce(t.hi, 0);
+  if low >= p_last then return 0; end if;
+  if t.at < since - interval '10 seconds' or t.id is null then
+    high := p_last;
+    for i in 1 .. 3 loop  -- sixteen looks each: what is left is a 4,096th of what was sent since the tick
+      execute format($q$
+        select coalesce(max(x.seq) filter (where m.created_at < $3 or m.created_at is null), $1),
+               coalesce(min(x.seq) filter (where m.created_at >= $3), $2)
+          from (select $1 + ($2 - $1) * n / 16 as seq from generate_series(1, 16) n) x
+          left join lateral (select m.created_at from headgate.message_%s m
+                              where m.seq >= x.seq order by m.seq limit 1) m on true $q$, p_stream)
+        into low, high using low, high, since;
+      exit when high - low < 2 or high <= low;
+    end loop;
+    t.at := since;
+    low := least(low, p_last);
+  end if;
+  return greatest(headgate.used_seqs(p_stream, p_last) - headgate.used_seqs(p_stream, low), 0)
+         / extract(epoch from clock_timestamp() - t.at);
+end $$;
+
 -- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the last seconds. What compaction has kept
 -- counts.
 create or replace function headgate.stream_facts(p_stream int, out messages bigint, out exact boolean, out bytes bigint,
   out oldest timestamptz, out newest timestamptz, out last_seq bigint, out rate float8)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare t headgate.tick; n headgate.tick; kept bigint; kept_since timestamptz;
+declare kept bigint; kept_since timestamptz;
 begin
   last_seq := headgate.last_seq(p_stream);
   execute format('select (select created_at from headgate.message_%1$s order by seq limit 1), (select created_at from headgate.message_%1$s order by seq desc limit 1), '
@@ -252,10 +302,7 @@ begin
     oldest := least(oldest, kept_since);
     bytes := bytes + pg_total_relation_size(('headgate.kept_' || p_stream)::regclass);
   end if;
-  -- an estimate: sequence numbers that went by in about the last ten seconds
-  n := headgate.newest_tick(p_stream);
-  select * into t from headgate.tick k where k.stream = p_stream and k.at <= clock_timestamp() - interval '10 seconds' order by k.id desc limit 1;
-  rate := case when t.id is null then null else greatest(headgate.used_seqs(p_stream, last_seq) - headgate.used_seqs(p_stream, t.hi), 0) / extract(epoch from clock_timestamp() - t.at) end;
+  rate := headgate.stream_rate(p_stream, last_seq);
 exception when undefined_table or internal_error then  -- it is being dropped
   if not headgate.is_gone(p_stream) then raise; end if;
   messages := 0;

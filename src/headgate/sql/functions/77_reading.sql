@@ -46,8 +46,8 @@ begin
     begin
       m := p::jsonb;
       perform (m->>'tick')::bigint, (m->>'snap')::pg_snapshot, (m->>'lo')::bigint, (m->>'hi')::bigint, (m->>'late')::int8multirange, (m->>'pos')::bigint,
-              (m->'since'->>'snap')::pg_snapshot;
-      if m ? 'tick' and m ? 'snap' and m ? 'lo' and m ? 'hi' and m ? 'floor' and (m ? 'pos') = (m ? 'since') then return m; end if;
+              (m->>'floor')::bigint, (m->'since'->>'snap')::pg_snapshot;
+      if num_nulls(m->>'tick', m->>'snap', m->>'lo', m->>'hi', m->>'floor') = 0 and (m ? 'pos') = (m ? 'since') then return m; end if;
     exception when data_exception or syntax_error_or_access_rule_violation then
       null;
     end;
@@ -154,6 +154,37 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     from headgate.find_stream(stream) s
 $$;
 
+-- reading_lag(stream, mark) -> about how many messages are still to be read from there, and for how many
+-- seconds the first of them has been there; 0 when there are none.
+create or replace function headgate.reading_lag(stream text, mark jsonb)
+returns table (messages bigint, seconds float8)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream := headgate.find_stream(stream);
+  pos bigint := coalesce((mark->>'pos')::bigint, (mark->>'hi')::bigint);
+begin
+  messages := headgate.unread_since(stream, mark);
+  execute format('select extract(epoch from clock_timestamp() - m.created_at)
+                    from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', s.id)
+    into seconds using pos;
+  seconds := greatest(coalesce(seconds, 0), 0);
+  return next;
+end $$;
+
+-- chosen_streams(names, filter) -> the streams of these names, all of which there have to be, and those
+-- whose name passes a filter as keys have it; dead letters only by name. With the id, which tells a
+-- stream from another one that got its name later.
+create or replace function headgate.chosen_streams(
+  names text[] default null, filter text[] default null)
+returns table (stream text, id int)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select f.name, f.id from unnest(names) n, headgate.find_stream(n) f
+  union
+  select s.name, s.id from headgate.stream s
+   where s.dead_of is null and s.name ~ headgate.filter_pattern(filter)
+  order by 1
+$$;
+
 -- removed_between(stream, start, end) -> the seqs between two marks whose segments are gone, null when
 -- there are none: what retention removed before it was read. (What lies above the last message that
 -- was removed was never used: its segment was closed early.) To be asked after reading. Where the
@@ -183,11 +214,15 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select s.lane_by = 'channel' from headgate.find_stream(stream) s
 $$;
 
--- read_plan(stream, start, end, filter, columns, tasks, lanes_per_task) -> for each of the tasks that read the messages between two
--- marks at once, the lanes that are its own and its query on the view headgate.read_<stream id>. A task gives the messages of
--- a lane in seq order. Each key has all of its messages in one task, except those without a key.
+-- read_plan(stream, start, end, filter, columns, tasks, lanes_per_task, rows_per_task) -> for each of
+-- the tasks that read the messages between two marks at once, the lanes that are its own and its query
+-- on the view headgate.read_<stream id>. A task gives the messages of a lane in seq order, and each key
+-- has all of its messages in one task, except those without a key. With rows_per_task lanes in which
+-- more is to be read are shared out by ranges of seqs as well: those of a key then lie in several
+-- tasks, in their order.
 create or replace function headgate.read_plan(
-  stream text, start jsonb, "end" jsonb, filter text[] default null, columns text[] default null, tasks int default null, lanes_per_task int default null)
+  stream text, start jsonb, "end" jsonb, filter text[] default null, columns text[] default null,
+  tasks int default null, lanes_per_task int default null, rows_per_task bigint default null)
 returns table (task int, lanes int8range, query text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -195,7 +230,14 @@ declare
   pos bigint := coalesce((start->>'pos')::bigint, 0); upto bigint := coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint);
   late int8multirange := ("end"->>'late')::int8multirange; pattern text := headgate.filter_pattern(filter);
   lo bigint := greatest(pos, (since->>'lo')::bigint); first bigint; ending bigint; n int; selected text; ranges int8range[]; rest text; unknown text; few constant int := 4;
+  parts int := 1;  -- ranges of seqs into which the tasks of each range of lanes are cut
+  most_parts constant int := 1024;
+  part_ranges int8range[];
 begin
+  if rows_per_task < 1 then
+    perform headgate.fail('HG010', format('%s rows in a task are not possible', rows_per_task),
+      'choose at least 1');
+  end if;
   if start ? 'pos' and (start->>'tick') <> ("end"->>'tick') then
     perform headgate.fail('HG011', 'these two marks do not make a span', 'the mark to read up to comes from headgate.next_mark(stream, start)');
   end if;
@@ -212,7 +254,6 @@ begin
   -- what late transactions left below lies in ranges of its own, which come first
   select array_agg(int8range(greatest(pos, lower(r) - 1), least(upper(r) - 1, (since->>'lo')::bigint, upto), '(]') order by lower(r)) into ranges
     from unnest(late) r where upper(r) - 1 > pos and lower(r) <= upto;
-  if lo < upto then ranges := ranges || int8range(lo, upto, '(]'); end if;
   -- which lanes there are: all of one layout, or, while layouts overlap, everything in one task, because a key is in both
   if s.lane_by = 'hash' then
     select min(y.base), max(y.base + y.lanes), count(*) into first, ending, n from headgate.layout y
@@ -225,19 +266,30 @@ begin
     n := least(coalesce(ceil(s.lanes::numeric / lanes_per_task), tasks, 1), 1024);
   end if;
   n := greatest(n, 1);
+  if rows_per_task is not null and lo < upto then
+    parts := least(ceil((upto - lo)::numeric / rows_per_task / n), most_parts);
+  end if;
   for i in 0 .. n - 1 loop
-    task := i;
     lanes := int8range(first + ((ending - first)::numeric * i / n)::bigint, first + ((ending - first)::numeric * (i + 1) / n)::bigint);
     if s.lane_by <> 'hash' and i = 0 then lanes := int8range(null, upper(lanes)); end if;  -- with those of messages without a name, which lie below
-    -- Few tasks read the log in its own order and pass over each other's messages, which is twice as fast as going through the
-    -- lanes one by one; many would pass over too much.
-    select string_agg(format('(select %s from headgate.read_%s m where %sm.seq >= %s and m.seq < %s and %s order by m.seq)',
-                             selected, s.id, c.condition, lower(r.seqs), upper(r.seqs), rest), ' union all ' order by c.ord, r.ord) into query
-      from unnest(ranges) with ordinality r (seqs, ord), (
-        select format('m.lane = %s and ', l), l from generate_series(lower(lanes), upper(lanes) - 1) l where s.lane_by = 'hash' and n > few
-        union all
-        select case when not lower_inf(lanes) then format('m.lane >= %s and ', lower(lanes)) else '' end || format('m.lane < %s and ', upper(lanes)), 0 where s.lane_by <> 'hash' or n <= few) c (condition, ord);
-    query := coalesce(query, format('select %s from headgate.read_%s m where false', selected, s.id));
-    return next;
+    for part in 0 .. parts - 1 loop
+      task := i * parts + part;
+      part_ranges := case when part = 0 then ranges end;
+      if lo < upto then
+        part_ranges := part_ranges || int8range(
+          lo + ((upto - lo)::numeric * part / parts)::bigint,
+          lo + ((upto - lo)::numeric * (part + 1) / parts)::bigint, '(]');
+      end if;
+      -- Few tasks read the log in its own order and pass over each other's messages, which is twice as fast as going through the
+      -- lanes one by one; many would pass over too much.
+      select string_agg(format('(select %s from headgate.read_%s m where %sm.seq >= %s and m.seq < %s and %s order by m.seq)',
+                               selected, s.id, c.condition, lower(r.seqs), upper(r.seqs), rest), ' union all ' order by c.ord, r.ord) into query
+        from unnest(part_ranges) with ordinality r (seqs, ord), (
+          select format('m.lane = %s and ', l), l from generate_series(lower(lanes), upper(lanes) - 1) l where s.lane_by = 'hash' and n > few
+          union all
+          select case when not lower_inf(lanes) then format('m.lane >= %s and ', lower(lanes)) else '' end || format('m.lane < %s and ', upper(lanes)), 0 where s.lane_by <> 'hash' or n <= few) c (condition, ord);
+      query := coalesce(query, format('select %s from headgate.read_%s m where false', selected, s.id));
+      return next;
+    end loop;
   end loop;
 end $$;

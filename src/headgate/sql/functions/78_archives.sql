@@ -5,10 +5,15 @@ create or replace function headgate.note_archive(stream text, name text, place t
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
 begin
+  perform headgate.hold_stream(s);
   insert into headgate.archive as a (stream, name, place, mark, floor)
-    values (s.id, note_archive.name, note_archive.place, headgate.mark(stream, note_archive.mark::text), (note_archive.mark->>'floor')::bigint)
+    select s.id, note_archive.name, note_archive.place, m, (m->>'floor')::bigint
+      from headgate.mark(stream, note_archive.mark::text) m
     on conflict on constraint archive_pkey do update set place = excluded.place, mark = excluded.mark, floor = excluded.floor, at = clock_timestamp()
-      where excluded.floor >= a.floor;
+      -- (while a transaction is open for long, the floor stays where it is and marks go on)
+      where excluded.floor >= a.floor
+        and ((excluded.mark->>'tick')::bigint, coalesce((excluded.mark->>'pos')::bigint, 9223372036854775807))
+            >= ((a.mark->>'tick')::bigint, coalesce((a.mark->>'pos')::bigint, 9223372036854775807));
 end $$;
 
 -- drop_archive(stream, name): forgets an archive, so that retention waits for it no longer. What it has stays in the lake. HG014 when

@@ -43,17 +43,24 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
   select exists (select from r)
 $$;
 
--- note_audit(who, address, action, status): appends to audit.
-create or replace function headgate.note_audit(who text, address text, action text, status int) returns void
+-- note_audit(who, address, action, status, token, scopes, stream, details): appends to audit. `token` is the id of the
+-- token that called, `scopes` what it might do then; `stream` is the stream that it was about.
+create or replace function headgate.note_audit(
+  who text, address text, action text, status int, token text default null,
+  scopes text[] default null, stream text default null, details jsonb default null) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-  insert into headgate.audit (who, address, action, status) values (note_audit.who, note_audit.address, left(note_audit.action, 2000), note_audit.status)
+  insert into headgate.audit (who, address, action, status, token, scopes, stream, details)
+    values (note_audit.who, note_audit.address, left(note_audit.action, 2000), note_audit.status,
+            note_audit.token, note_audit.scopes, left(note_audit.stream, 200), note_audit.details)
 $$;
 
--- audit_log(max, before) -> administrative calls through HTTP, the newest first.
+-- audit_log(max, before) -> administrative calls through HTTP, the newest first: who (the token), from where, what, with which answer, and what was asked for.
 create or replace function headgate.audit_log(max int default 100, before bigint default null)
-returns table (id bigint, at timestamptz, who text, address text, action text, status int)
+returns table (id bigint, at timestamptz, who text, address text, action text, status int,
+  token text, scopes text[], stream text, details jsonb)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select a.id, a.at, a.who, a.address, a.action, a.status from headgate.audit a
+  select a.id, a.at, a.who, a.address, a.action, a.status, a.token, a.scopes, a.stream, a.details
+    from headgate.audit a
    where audit_log.before is null or a.id < audit_log.before order by a.id desc limit audit_log.max
 $$;
 

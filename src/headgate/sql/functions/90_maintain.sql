@@ -1,53 +1,88 @@
 -- Maintenance: one bounded step of everything that keeps the engine lean. Safe to run from many processes at once.
 
--- maintain() -> what was done, one row a task. Locks what it works on with SKIP LOCKED; never waits.
+-- maintain() -> what was done, one row a task. Of many streams and consumers it looks at some, and
+-- later calls at the others (89_turns.sql): at 32 streams at least, as many more as 25 milliseconds
+-- allow, and so at 96 consumers. So each has its turn after streams / 32 and consumers / 96 calls
+-- at most. Locks what it works on with SKIP LOCKED; never waits.
 create or replace function headgate.maintain() returns table (task text, subject text, done bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; c headgate.consumer; n bigint; open boolean := headgate.is_open(); freed boolean;
+declare
+  s headgate.stream;
+  c headgate.consumer;
+  n bigint;
+  open boolean := headgate.is_open();
+  freed boolean;
+  began timestamptz;
+  ids int[] := array(select x.id from headgate.stream x order by x.id);
+  left_over int := cardinality(ids);
+  part int[];
 begin
   perform headgate.need_read_committed('maintain');
   -- ticks first: they must be made before this transaction has an id
-  if not open then return query select 'tick', m.stream, m.tick from headgate.make_ticks(500) m; end if;
-  return query select * from headgate.prepare_storage();
-  for s in select * from headgate.stream order by id for no key update skip locked loop
-    n := headgate.thin_ticks(s.id, 20000);
-    if n > 0 then return query select 'thin ticks', s.name, n; end if;
-    with old as (
-      select m.ctid from headgate.message_id m where m.stream = s.id and m.at < clock_timestamp() - s.dedup_window order by m.at limit 10000 for update skip locked)
-    delete from headgate.message_id m using old where m.ctid = old.ctid;
-    get diagnostics n = row_count;
-    if n > 0 then return query select 'forget message ids', s.name, n; end if;
-    n := headgate.tidy_layouts(s);
-    if n > 0 then return query select 'lanes', s.name, n; end if;
-    n := headgate.remove_superseded(s);
-    if n > 0 then return query select 'superseded versions', s.name, n; end if;
-    n := headgate.forget_newest(s);
-    if n > 0 then return query select 'forget newest', s.name, n; end if;
-    n := headgate.trim_attempts(s);
-    if n > 0 then return query select 'forget attempts', s.name, n; end if;
-    if headgate.segments_end(s.id) <= headgate.last_seq(s.id) + headgate.seqs_ahead(s) * 3 / 4 then
-      perform headgate.ensure_segments(s.id, 0);
-      return query select 'segments', s.name, 1::bigint;
-    end if;
+  if not open then return query select 'tick', m.stream, m.tick from headgate.make_ticks(200) m; end if;
+  began := clock_timestamp();
+  while left_over > 0 loop
+    part := headgate.next_turns('stream', ids, least(left_over, 32));
+    left_over := left_over - cardinality(part);
+    return query select * from headgate.prepare_storage(part);
+    for s in select * from headgate.stream x where x.id = any(part) order by x.id
+              for no key update skip locked loop
+      if headgate.has_old_ticks(s) then
+        n := headgate.thin_ticks(s.id, 20000);
+        if n > 0 then return query select 'thin ticks', s.name, n; end if;
+      end if;
+      with old as (
+        select m.ctid from headgate.message_id m
+         where m.stream = s.id and m.at < clock_timestamp() - s.dedup_window
+         order by m.at limit 10000 for update skip locked)
+      delete from headgate.message_id m using old where m.ctid = old.ctid;
+      get diagnostics n = row_count;
+      if n > 0 then return query select 'forget message ids', s.name, n; end if;
+      n := headgate.tidy_layouts(s);
+      if n > 0 then return query select 'lanes', s.name, n; end if;
+      n := headgate.remove_superseded(s);
+      if n > 0 then return query select 'superseded versions', s.name, n; end if;
+      n := headgate.forget_newest(s);
+      if n > 0 then return query select 'forget newest', s.name, n; end if;
+      n := headgate.trim_attempts(s);
+      if n > 0 then return query select 'forget attempts', s.name, n; end if;
+      if headgate.segments_end(s.id)
+         <= headgate.last_seq(s.id) + headgate.seqs_ahead(s) * 3 / 4 then
+        perform headgate.ensure_segments(s.id, 0);
+        return query select 'segments', s.name, 1::bigint;
+      end if;
+    end loop;
+    exit when clock_timestamp() > began + interval '25 milliseconds';
   end loop;
   -- point: streams are maintained
-  for c in select * from headgate.consumer order by id loop
-    n := headgate.sweep(c, clock_timestamp());
-    if n > 0 then return query select 'sweep', c.name, n; end if;
-    n := headgate.forget_departed(c);
-    if n > 0 then return query select 'forget departed', c.name, n; end if;
-    n := headgate.pass_discarded(c);
-    if n > 0 then return query select 'pass discarded', c.name, n; end if;
-    if not open and headgate.move_gatherer(c) then return query select 'gather', c.name, 1::bigint; end if;
-    n := headgate.forget_lanes(c);
-    if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
-    if c.leased and not open then
-      n := headgate.expire_workers(c, clock_timestamp());
-      if n > 0 then return query select 'expire workers', c.name, n; end if;
-    end if;
+  ids := array(select x.id from headgate.consumer x order by x.id);
+  left_over := cardinality(ids);
+  began := clock_timestamp();
+  while left_over > 0 loop
+    part := headgate.next_turns('consumer', ids, least(left_over, 96));
+    left_over := left_over - cardinality(part);
+    for c in select * from headgate.consumer x where x.id = any(part) order by x.id loop
+      if exists (select from headgate.delivery d where d.consumer = c.id) then
+        n := headgate.sweep(c, clock_timestamp());
+        if n > 0 then return query select 'sweep', c.name, n; end if;
+      end if;
+      n := headgate.forget_departed(c);
+      if n > 0 then return query select 'forget departed', c.name, n; end if;
+      n := headgate.pass_discarded(c);
+      if n > 0 then return query select 'pass discarded', c.name, n; end if;
+      if not open and headgate.move_gatherer(c) then return query select 'gather', c.name, 1::bigint; end if;
+      n := headgate.forget_lanes(c);
+      if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
+      if c.leased and not open then
+        n := headgate.expire_workers(c, clock_timestamp());
+        if n > 0 then return query select 'expire workers', c.name, n; end if;
+      end if;
+    end loop;
+    exit when clock_timestamp() > began + interval '15 milliseconds';
   end loop;
   -- these keep tables locked until the end of this call, so they come last, and not both
   if not open then
+    perform headgate.take_samples(interval '15 milliseconds');
     -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
     with mine as (select u.ctid from headgate.upkeep u where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
     update headgate.upkeep u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
@@ -61,13 +96,17 @@ begin
   end if;
 end $$;
 
--- prepare_storage() -> what was done: segments are ended and closed, kept messages that nobody needs deleted. Locks no table that
--- others need. Writes segment, kept_<stream id>, stream.
-create or replace function headgate.prepare_storage() returns table (task text, subject text, done bigint)
+-- prepare_storage(stream ids) -> what was done in these streams, or in all: segments are ended and
+-- closed, kept messages that nobody needs deleted. Locks no table that others need. Writes segment,
+-- kept_<stream id>, stream.
+create or replace function headgate.prepare_storage(p_streams int[] default null)
+returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream; n bigint; now_full boolean;
 begin
-  for s in select * from headgate.stream order by id for key share skip locked loop  -- not those that are being dropped
+  p_streams := coalesce(p_streams, array(select x.id from headgate.stream x));
+  for s in select * from headgate.stream x where x.id = any(p_streams) order by x.id
+            for key share skip locked loop  -- not those that are being dropped
     n := headgate.end_segment(s);
     if n > 0 then return query select 'end segment', s.name, n; end if;
     n := headgate.close_segments(s);
@@ -86,15 +125,27 @@ end $$;
 
 -- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their
 -- empty tables dropped, these first when there are many; or tables of a stream that was dropped.
--- The other streams have their turn in later calls. Locks such tables ACCESS EXCLUSIVE until the
--- end of the transaction: to be called last. Writes segment, stream, parked, loss.
+-- The other streams have their turn in later calls: 64 of them are looked at, and as many more as 10
+-- milliseconds allow, until there is one with something to do. Locks such tables ACCESS EXCLUSIVE
+-- until the end of the transaction: to be called last. Writes segment, stream, parked, loss.
 create or replace function headgate.free_storage() returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; n bigint; compacted bigint;
+declare
+  s headgate.stream;
+  n bigint;
+  compacted bigint;
+  ids int[] := array(select x.id from headgate.stream x order by x.id);
+  turn int[];
+  began timestamptz := clock_timestamp();
 begin
   return query select 'drop segments', r.name, r.done from headgate.drop_remains() r;
   if found then return; end if;
-  for s in select x.* from (select y.id from headgate.stream y order by random()) r join headgate.stream x using (id) for key share of x skip locked loop
+  for i in 1 .. cardinality(ids) loop
+    exit when i > 64 and clock_timestamp() > began + interval '10 milliseconds';
+    -- one turn at a time: the call ends with the first stream that something was done in
+    turn := headgate.next_turns('storage', ids, 1);
+    select x.* into s from headgate.stream x where x.id = turn[1] for key share skip locked;
+    continue when not found;
     compacted := 0;
     if (select count(*) from headgate.segment g
          where g.stream = s.id and g.state = 'dropped') >= 16 then
@@ -126,7 +177,7 @@ create or replace function headgate.rewrite_small() returns table (name text, pa
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t text; rel regclass; rows text; live bigint; was text := current_setting('lock_timeout');
 begin
-  foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'discovered', 'parked', 'worker', 'lease'] loop
+  foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'discovered', 'parked', 'worker', 'lease', 'consumer_sample', 'stream_sample'] loop
     rel := format('headgate.%I', t)::regclass;
     pages := pg_relation_size(rel) / 8192;
     -- the statistics are near enough to see that there is nothing to gain, without stopping anybody to count

@@ -17,7 +17,7 @@ create or replace function headgate.examine(p_patience interval) returns table (
 language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 declare part text;
 begin
-  foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'failures', 'storage', 'archives', 'upkeep', 'rights', 'settings'] loop
+  foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'poison', 'pushes', 'failures', 'storage', 'archives', 'upkeep', 'rights', 'settings', 'wraparound'] loop
     begin
       return query execute format('select * from headgate.examine_%s($1)', part) using p_patience;
     exception when others then
@@ -102,53 +102,9 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
          format('alter table %s reset (autovacuum_enabled);', k.oid::regclass)
     from pg_class k cross join lateral pg_options_to_table(k.reloptions) o
    where k.relnamespace = 'headgate'::regnamespace and o.option_name = 'autovacuum_enabled' and o.option_value in ('false', 'off', 'no', '0')
+     -- (written once, read once and dropped: see stage)
+     and not exists (select from headgate.staging g where g.name = k.relname)
 $$;
-
--- examine_consumers(patience): consumers that stopped, or are paused, while messages wait for them.
-create or replace function headgate.examine_consumers(p_patience interval) returns table (severity text, subject text, finding text, advice text)
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r record; since timestamptz; before timestamptz := clock_timestamp() - p_patience; waits text;
-begin
-  for r in
-    select s.name as stream, s.id as stream_id, c.id, c.name, c.paused, k.turn, k.to_hi, k.unread, headgate.last_seq(s.id) as last_seq,
-           exists (select from headgate.delivery d where d.consumer = c.id and d.deadline > clock_timestamp()) as busy
-      from headgate.consumer c join headgate.stream s on s.id = c.stream
-      join (select k.consumer, max(k.turn) as turn, max(k.to_hi) as to_hi, bool_or(k.pos < k.to_hi) as unread from headgate.cursor k group by k.consumer) k on k.consumer = c.id
-  loop
-    continue when not r.paused and (r.turn > before or r.busy);
-    since := null;
-    waits := format('up to %s messages wait', greatest(r.last_seq - r.to_hi, 0));
-    if r.last_seq > r.to_hi then
-      execute format('select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1', r.stream_id) into since using r.to_hi;
-    end if;
-    if since is null and r.unread then  -- some lane was left in the middle of its span; a hundred are enough to find one with messages
-      waits := 'messages wait';
-      execute format($q$
-        select min(m.created_at) from (select k.lane, k.pos, k.to_hi from headgate.cursor k where k.consumer = $1 and k.pos < k.to_hi limit 100) k
-         cross join lateral (select m.created_at from headgate.message_%s m
-           where (m.lane, m.seq) > (k.lane, k.pos) and (m.lane, m.seq) <= (k.lane, k.to_hi) order by m.lane, m.seq limit 1) m $q$, r.stream_id) into since using r.id;
-    end if;
-    if since is null then
-      waits := 'messages are due again';
-      select min(p.visible_at) into since from (select p.visible_at from headgate.parked p where p.consumer = r.id limit 10000) p where p.visible_at < before;
-    end if;
-    if since is null then
-      waits := 'lanes wait';
-      select k.next_at into since from headgate.cursor k where k.consumer = r.id and k.next_at < before and k.next_at < 'infinity' order by k.next_at limit 1;
-    end if;
-    continue when since is null or (since > before and not r.paused);
-    if r.paused then
-      return query select 'note', format('consumer %s/%s', r.stream, r.name),
-        format('Consumer "%s" of stream "%s" is paused, and %s, since %s.', r.name, r.stream, waits, date_trunc('second', since)),
-        format('When it may go on: select headgate.resume(%L, %L);', r.stream, r.name);
-    else
-      return query select 'problem', format('consumer %s/%s', r.stream, r.name),
-        format('Consumer "%s" of stream "%s" has stopped: it received nothing since %s, and %s, since %s.',
-               r.name, r.stream, date_trunc('second', r.turn), waits, date_trunc('second', since)),
-        format('Start its workers, or see in their logs why they do not receive. If it is not needed any more: select headgate.drop_consumer(%L, %L);', r.stream, r.name);
-    end if;
-  end loop;
-end $$;
 
 -- examine_failures(patience): messages that keep failing, dead letters, and messages that were removed unread.
 create or replace function headgate.examine_failures(p_patience interval) returns table (severity text, subject text, finding text, advice text)
@@ -169,7 +125,7 @@ begin
       select case when count(*) >= 100 then 'warning' else 'note' end, format('consumer %%s/%%s', $1, m.consumer),
              format('%%s of the last 1,000 dead letters of stream "%%s" are from consumer "%%s", the last one of %%s; its error was: %%s', count(*), $1, m.consumer,
                     date_trunc('second', max(m.created_at)), (array_agg(m.error order by m.seq desc))[1]),
-             format('Look at them: select * from headgate.dead_letters(%%1$L, %%2$L); then select headgate.redrive(%%1$L, %%2$L); or headgate.purge_dead(%%1$L, %%2$L);', $1, m.consumer)
+             format('Look at them: select * from headgate.dead_letters(%%1$L, %%2$L); then select headgate.redrive(%%1$L, %%2$L, "all" => true); or headgate.purge_dead in the same way.', $1, m.consumer)
         from (select m.seq, m.created_at, m.headers ->> 'source_consumer' as consumer, m.headers ->> 'last_error' as error
                 from headgate.message_%s m order by m.seq desc limit 1000) m where m.consumer is not null group by m.consumer $q$, dead.id) using dead.name;
   end loop;
@@ -186,10 +142,13 @@ create or replace function headgate.examine_storage(p_patience interval) returns
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream; g record; f record; who text;
 begin
-  for s in select * from headgate.stream x where x.is_full loop
+  for s in select * from headgate.stream x where headgate.is_full(x) loop  -- as of now
     return query select 'problem', 'stream ' || s.name, format('Stream "%s" is full: it has reached max_storage (%s), nothing in it may be removed yet%s, and sending fails.',
         s.name, pg_size_pretty(s.max_storage), coalesce(format(' (retain_at_least is %s)', s.retain_at_least), '')),
-      format('Give it more room: select headgate.alter_stream(%1$L, max_storage => %2$s); or keep messages for a shorter time (retain_at_least).', s.name, s.max_storage * 2);
+      format('Give it more room: select headgate.alter_stream(%1$L, max_storage => %2$s); or keep messages for a shorter time (retain_at_least).', s.name,
+        greatest(s.max_storage * 2, (
+          select sum(pg_total_relation_size(i.inhrelid))::bigint * 3 / 2 from pg_inherits i
+           where i.inhparent = to_regclass('headgate.message_' || s.id))));
   end loop;
   return query select e.* from headgate.examine_segments() e;
   -- who has used the tables of a stream in a transaction that is still open: emptied or old segments cannot go
@@ -310,17 +269,35 @@ end $$;
 -- examine_rights(patience): roles that are missing or lack their rights, and rights that everybody has.
 create or replace function headgate.examine_rights(p_patience interval) returns table (severity text, subject text, finding text, advice text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', 'role ' || r, format('The role %s does not exist, so nobody can be given its rights.', r),
-         'Apply headgate.install_sql() again as a role that may create roles; nothing else changes.'
-    from unnest(array['headgate_owner', 'headgate_producer', 'headgate_consumer', 'headgate_monitor']) r where to_regrole(r) is null
+  with roles (role, functions) as (values
+    ('headgate_producer', array['send', 'send_batch']),
+    ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick']),
+    ('headgate_monitor', array['peek', 'messages', 'doctor']),
+    ('headgate_owner', array['create_stream', 'create_consumer', 'maintain'])),
+  owner as (select n.nspowner::regrole as name from pg_namespace n where n.nspname = 'headgate'),
+  missing as (select r.role from roles r where to_regrole(r.role) is null)
+  select 'warning', 'roles',
+         format('These roles do not exist, so nobody can be given their rights: %s.', string_agg(m.role, ', ' order by m.role)),
+         format('As a role that may create roles: %s grant headgate_producer, headgate_consumer, headgate_monitor to headgate_owner; '
+                'then, as %s, who owns the schema: `headgate migrate` (or apply headgate.install_sql()).',
+                string_agg(format('create role %s nologin;', m.role), ' ' order by m.role), (select o.name from owner o))
+    from missing m having count(*) > 0
+  union all
+  select 'problem', 'role headgate_owner', format('The role headgate_owner may not do what %s may.', string_agg(r.role, ', ' order by r.role)),
+         format('As an administrator: grant %s to headgate_owner;', string_agg(r.role, ', ' order by r.role))
+    from roles r where r.role <> 'headgate_owner' and to_regrole('headgate_owner') is not null
+     and to_regrole(r.role) is not null and not pg_has_role('headgate_owner', r.role, 'member') having count(*) > 0
   union all
   select 'problem', 'role ' || n.role, format('The role %s may not call %s.', n.role, string_agg(format('headgate.%s', p.proname), ', ' order by p.proname)),
-         'Apply headgate.install_sql() again as the owner of the schema: it grants what is missing.'
-    from (values ('headgate_producer', array['send', 'send_batch']), ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick']),
-                 ('headgate_monitor', array['peek', 'messages', 'doctor']), ('headgate_owner', array['create_stream', 'create_consumer', 'maintain'])) n (role, functions)
+         case when count(*) >= cardinality(n.functions)
+              then format('As %s, who owns the schema: `headgate migrate` (or apply headgate.install_sql()): it grants what is missing.',
+                          (select o.name from owner o))
+              else format('grant usage on schema headgate to %s; ', n.role)
+                   || string_agg(format('grant execute on function %s to %s;', p.oid::regprocedure, n.role), ' ' order by p.proname) end
+    from roles n
     join pg_proc p on p.pronamespace = 'headgate'::regnamespace and p.proname = any(n.functions)
    where to_regrole(n.role) is not null and not (has_function_privilege(n.role, p.oid, 'execute') and has_schema_privilege(n.role, 'headgate', 'usage'))
-   group by n.role
+   group by n.role, n.functions
   union all
   select 'problem', 'rights', format('Every role of this server may call %s functions of Headgate, such as %s.', count(*), min(p.oid::regprocedure::text)),
          'revoke all on all functions in schema headgate from public;'
@@ -349,9 +326,4 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     from (select (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as used,
                  current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int as most) u
    where u.used >= u.most * 0.8
-  union all
-  select case when age(d.datfrozenxid) > 1600000000 then 'problem' else 'warning' end, 'database ' || d.datname,
-         format('The oldest transaction id in database "%s" is %s transactions old; at about 2,000,000,000 the server stops writing.', d.datname, age(d.datfrozenxid)),
-         format('End the old transactions listed here, then vacuum (freeze) in database %I, and see that autovacuum keeps up.', d.datname)
-    from pg_database d where d.datname = current_database() and age(d.datfrozenxid) > 1000000000
 $$;

@@ -18,7 +18,11 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
       (select max(extract(epoch from clock_timestamp() - s.xact_start)) from sessions s where s.holds),
       (select max(extract(epoch from clock_timestamp() - p.prepared)) from pg_prepared_xacts p where p.database = current_database())), 0)::float8
   union all select 'oldest_snapshot_transactions', null, coalesce(max(age(s.backend_xmin)), 0)::float8 from sessions s where s.holds
-  union all select 'wraparound_transactions', null, age(d.datfrozenxid)::float8 from pg_database d where d.datname = current_database()
+  -- of all databases: the limit is the server's
+  union all select 'wraparound_transactions', null, max(age(d.datfrozenxid))::float8 from pg_database d
+  union all select 'wraparound_multixacts', null, max(mxid_age(d.datminmxid))::float8 from pg_database d
+  union all select 'freeze_max_age', null, current_setting('autovacuum_freeze_max_age')::float8
+  union all select 'multixact_freeze_max_age', null, current_setting('autovacuum_multixact_freeze_max_age')::float8
   union all select 'maintenance_seconds', null, greatest(extract(epoch from clock_timestamp() - u.at), 0)::float8 from headgate.upkeep u
   union all select 'table_bytes', h.name, pg_table_size(h.rel)::float8 from hot h
   union all select 'table_dead_rows', h.name, pg_stat_get_dead_tuples(h.rel)::float8 from hot h

@@ -1,35 +1,86 @@
 -- Views for people who look with SQL; the SDK's insights read the same ones.
 drop view if exists headgate.streams, headgate.consumers, headgate.channels, headgate.workers, headgate.deliveries, headgate.parked_messages, headgate.segments,
-  headgate.archives, headgate.timings, headgate.sources;
+  headgate.archives, headgate.timings, headgate.sources, headgate.consumer_position;
+
+-- What was there when the upgrade began and was not made again (schema headgate is ours alone) goes:
+-- functions that there are no more, and old forms of those that take other arguments now. Here, where no
+-- view uses them. One that somebody's own view or function is built on stays, with a notice.
+do $$
+declare f record; before text[] := string_to_array(current_setting('headgate.functions_before', true), ',');
+begin
+  for f in select p.oid::regprocedure as name from pg_proc p
+            where p.pronamespace = 'headgate'::regnamespace and p.oid || ':' || p.xmin = any(before)
+              and p.proname <> all(headgate.stream_functions(
+                    coalesce(substring(p.proname from '_([0-9]{1,9})$')::int, 0))) loop
+    begin
+      execute format('drop routine %s', f.name);
+    exception when dependent_objects_still_exist then
+      raise notice 'headgate: % is not used any more, and something outside of Headgate depends on it', f.name;
+    end;
+  end loop;
+end $$;
 
 create view headgate.streams as
--- A stream: how many messages and bytes are in it, since when, and how fast it grows.
+-- A stream: how many messages and bytes are in it, since when, and how fast it grows. Where there are more than 50 of them: what
+-- maintenance saw at `sampled_at`, in the last five minutes (null: as it is now).
 select s.name, s.lanes, f.messages, f.exact, f.bytes, f.oldest, f.newest, f.last_seq, f.rate, s.dedup_window, s.max_message_bytes,
        (select count(*) from headgate.consumer c where c.stream = s.id) as consumers,
        (select d.name from headgate.stream d where d.id = s.dead_of) as dead_of, s.created_at,
-       s.retain, s.retain_up_to, s.retain_at_least, s.max_storage, s.is_full, s.lane_by, s.one_message_per_key, s.process_unmodified,
-       s.segment_rows, s.segment_bytes, s.segment_age, s.compact_every
-  from headgate.stream s cross join lateral headgate.stream_facts(s.id) f;
+       s.retain, s.retain_up_to, s.retain_at_least, s.max_storage,
+       case when s.max_storage is null then false when f.sampled_at is null then headgate.full_now(s) else s.is_full end as is_full,
+       s.lane_by, s.one_message_per_key, s.process_unmodified,
+       s.segment_rows, s.segment_bytes, s.segment_age, s.compact_every, f.sampled_at
+  from headgate.stream s cross join lateral headgate.listed_stream(s) f;
+
+create view headgate.consumer_position as
+-- Private: where a consumer stands, as far as shared tables tell. What it has still to come to lies above `start` (null: that is not
+-- known, named lanes are awake), and `base` is the lowest tick that its cursors stand on.
+select c.id as consumer_id, d.*, p.*, k.*
+  from headgate.consumer c
+ cross join lateral (select coalesce(sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery,
+                            max((select max(a) from unnest(d.attempts) a)) - 1 as flying_failures
+                       from headgate.delivery d where d.consumer = c.id) d
+ cross join lateral (select count(*) as parked, count(*) filter (where p.visible_at <= clock_timestamp()) as due, max(p.attempt) as parked_failures from headgate.parked p where p.consumer = c.id) p
+ cross join lateral (
+   select sum(k.delivered - k.redelivered)::bigint as delivered, sum(k.redelivered)::bigint as redelivered,
+          -- of first attempts, in the last ten to twenty seconds: see move_marks. The gatherer has none
+          coalesce(sum(case
+            when k.lane < 0 or k.turn < clock_timestamp() - interval '10 seconds' then 0
+            when k.mark_at > clock_timestamp() - interval '10 seconds' and k.earlier_at is not null
+            then (k.delivered - k.redelivered - k.earlier_delivered)
+                 / greatest(extract(epoch from clock_timestamp() - k.earlier_at)::float8, 1)
+            else (k.delivered - k.redelivered - k.mark_delivered)
+                 / greatest(extract(epoch from clock_timestamp() - k.mark_at)::float8, 1) end), 0)::float8 as rate,
+          case when not bool_or(k.lane >= 144115188075855872 and k.next_at is not null)
+                and not exists (select from headgate.discovered x where x.consumer = c.id)
+                and not exists (select from headgate.wake w where w.consumer = c.id)
+               then min(greatest(k.first_seq - 1, least(k.pos, k.to_lo, lower(k.late) - 1)))
+                      filter (where k.lane < 144115188075855872) end as start,
+          min(k.to_base) as base
+     from headgate.cursor k where k.consumer = c.id) k;
 
 create view headgate.consumers as
 -- A consumer: its settings, unread messages, in flight, parked, dead letters, lag, floor, how fast it goes, and how many
--- messages were removed before it was done with them. Of `push`, secrets are shown by their ends and headers by their names.
+-- messages were removed before it was done with them. `delivered` and `rate` are of first attempts, `redelivered` of all others;
+-- `most_failures` is how often the message that failed most often, of those that are not done, has failed; `due` is how many
+-- of the parked ones could be handed out now. Of `push`, secrets are shown by their ends and headers by their names.
+-- Of more than 50 that are behind: what maintenance saw at `sampled_at`, in the last five minutes (null: as it is now), with what
+-- is unread moved on by what was sent and handed out since.
 select s.name as stream, c.name, c.filter, case when c.ordered then 'key' else 'none' end as "order", c.ack_wait, c.max_deliver,
-       c.max_ack_pending, c.backoff, c.paused, u.unread, u.exact, d.in_flight, p.parked, p.dead,
-       u.unread + d.in_flight + p.parked as lag, d.oldest_delivery, u.oldest_unacked, u.floor, k.delivered, k.rate, c.created_at,
+       c.max_ack_pending, c.backoff, c.paused, u.unread, u.exact, k.in_flight, k.parked, u.dead,
+       u.unread + k.in_flight + k.parked as lag, k.oldest_delivery, u.oldest_unacked, u.floor, k.delivered, k.rate, c.created_at,
        (select coalesce(sum(l.messages), 0)::bigint from headgate.loss l where l.consumer = c.id) as lost,
        c.max_concurrency, c.release_interval, c.leased, c.lease_time, c.max_waiting,
        (select jsonb_build_object('url', p.url, 'secret', array(select '…' || right(x, 4) from unnest(p.secrets) x), 'concurrency', p.concurrency,
-                                  'timeout', extract(epoch from p.timeout), 'headers', array(select jsonb_object_keys(p.headers)), 'note', p.note)
-          from headgate.push p where p.consumer = c.id) as push
+                                  'timeout', extract(epoch from p.timeout), 'headers', array(select jsonb_object_keys(p.headers)), 'note', p.note,
+                                  'last_error', headgate.push_error(c.id))
+          from headgate.push p where p.consumer = c.id) as push,
+       u.sampled_at, k.redelivered, coalesce(greatest(k.parked_failures, k.flying_failures), 0) as most_failures,
+       k.due
   from headgate.consumer c join headgate.stream s on s.id = c.stream
- cross join lateral headgate.consumer_facts(c) u
- cross join lateral (select coalesce(sum((cardinality(d.seqs) - (select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))), 0)::bigint as in_flight, min(d.delivered_at) as oldest_delivery
-                       from headgate.delivery d where d.consumer = c.id) d
- cross join lateral (select count(*) as parked, headgate.dead_count(c) as dead from headgate.parked p where p.consumer = c.id) p
- cross join lateral (select sum(k.delivered)::bigint as delivered,
-                            sum((k.delivered - k.mark_delivered) / greatest(extract(epoch from clock_timestamp() - k.mark_at), 1))::float8 as rate
-                       from headgate.cursor k where k.consumer = c.id) k;
+  left join headgate.stream e on e.dead_of = s.id
+  join headgate.consumer_position k on k.consumer_id = c.id
+ cross join lateral headgate.listed_consumer(c, e.id, k.start, k.base, k.delivered, k.in_flight > 0 or k.parked > 0) u;
 
 create view headgate.channels as
 -- A named lane of a consumer that something is known of: what is in flight and parked, its limits, and whether it waits to be served
@@ -49,7 +100,7 @@ select s.name as stream, c.name as consumer, coalesce(k.name, h.name) as channel
          where p.consumer = c.id and p.lane = n.lane) as parked,
        coalesce(k.max_concurrency, h.max_concurrency, c.max_concurrency) as max_concurrency,
        coalesce(k.release_interval, h.release_interval, c.release_interval) as release_interval,
-       coalesce(k.delivered, 0) as delivered, nullif(k.turn, '-infinity') as served_at
+       coalesce(k.delivered - k.redelivered, 0) as delivered, nullif(k.turn, '-infinity') as served_at
   from headgate.consumer c join headgate.stream s on s.id = c.stream
   join (select consumer, lane from headgate.cursor where lane >= 144115188075855872
         union

@@ -1,0 +1,8 @@
+"""Changes of the tables of a PostgreSQL database, by its logical replication (pgoutput, protocol version 1).
+
+Without I/O: `wire` is the frames of streaming replication, `pgoutput` the messages in them, `values` what a value is as
+JSON, `changes` the message of the stream that a row becomes, `assembling` batches of those, `snapshots` which changes
+a snapshot does not see. With I/O: `catalog` is what the source knows of its types and keys, `feed` reads a slot,
+`buffer` bounds what waits, `backfill` reads rows, `reader` does all of it for one source, `service` for all that nobody
+else reads. `setup` looks whether a database can be read and makes what reading needs.
+"""

@@ -1,0 +1,149 @@
+"""Frames of a feed become batches of messages. No I/O: what has to be looked up is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from . import changes, pgoutput
+from .changes import Message, Table, Transaction
+from .values import quoted
+from .wire import Data, Keepalive, ProtocolError, read_frame
+
+MOST_MESSAGES = 1000  # of a batch
+MOST_CHARACTERS = 1_000_000
+
+ANNOTATE = "headgate.annotate"  # the prefix of notes about the transaction that they are in
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages to send, and when all transactions they are of have ended, where that was in the WAL."""
+
+    keys: list[str] = field(default_factory=list)
+    datas: list[str] = field(default_factory=list)
+    end: int | None = None
+    committed_at: datetime | None = None  # of the last transaction
+    characters: int = 0  # of the data
+    notes: list[tuple[Any, ...]] = field(default_factory=list)  # how far backfills are: statements.NOTE_BACKFILL
+
+    def __len__(self) -> int:
+        return len(self.datas)
+
+
+class Assembler:
+    """What was read, in batches of bounded size. Transactions that ended up to `start` are passed over."""
+
+    def __init__(self, start: int, changed: Callable[[int, str, str, bool], None] | None = None) -> None:
+        self._start = start
+        self._changed = changed  # is told of each change: transaction, key, table, whether it is of all its rows
+        self._tables: dict[int, Table] = {}
+        self._transaction: Transaction | None = None
+        self._about = ""  # the metadata of the transaction
+        self._is_old = False
+        self._batch = Batch()
+        self._end = start
+        self._committed_at: datetime | None = None
+
+    def learn(self, table: Table) -> None:
+        """What a table is from now on."""
+        self._tables[table.relation.oid] = table
+
+    def push(self, frame: bytes) -> pgoutput.Relation | Keepalive | None:
+        """Takes a frame. A table that it returns has to be learned before the next one."""
+        read = read_frame(frame)
+        if isinstance(read, Keepalive):
+            if self._transaction is None:  # else something that ended before is still on its way
+                self._end = max(self._end, read.end)
+            return read
+        message = pgoutput.read_message(read.payload)
+        if isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
+            if not self._is_old:
+                self._row(message, read)
+        elif isinstance(message, pgoutput.Relation):
+            return message
+        elif isinstance(message, pgoutput.Begin):
+            self._transaction = Transaction(message.xid, message.commit_lsn, message.committed_at)
+            self._about = self._transaction.metadata()
+            self._is_old = message.commit_lsn < self._start
+        elif isinstance(message, pgoutput.Commit):
+            self._transaction = None
+            self._end = max(self._end, message.end_lsn)
+            self._committed_at = message.committed_at
+        elif isinstance(message, pgoutput.Truncate):
+            if not self._is_old:
+                tables = [self._tables[oid] for oid in message.relations if oid in self._tables]
+                for table in tables:
+                    self._add(changes.of_truncate([table], message, read.lsn, self._about), table, is_whole=True)
+        elif isinstance(message, pgoutput.Note):
+            self._note(message)
+        return None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch should be taken before more is read."""
+        return len(self._batch) >= MOST_MESSAGES or self._batch.characters >= MOST_CHARACTERS
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether there are messages to take."""
+        return bool(self._batch) or bool(self._batch.notes)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no transaction is open."""
+        return self._transaction is None
+
+    @property
+    def end(self) -> int:
+        """Everything that ended up to here was read."""
+        return self._end
+
+    def take(self) -> Batch:
+        """The messages since the last call."""
+        batch, self._batch = self._batch, Batch()
+        if self._transaction is None:
+            batch.end, batch.committed_at = self._end, self._committed_at
+        return batch
+
+    def _row(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, read: Data) -> None:
+        table = self._tables.get(message.relation)
+        if table is None:
+            raise ProtocolError(f"a row of a table that was not told before: {message.relation}")
+        if isinstance(message, pgoutput.Insert):
+            made = changes.of_insert(table, message, read.lsn, self._about)
+        elif isinstance(message, pgoutput.Update):
+            made = changes.of_update(table, message, read.lsn, self._about)
+        else:
+            made = changes.of_delete(table, message, read.lsn, self._about)
+        self._add(made, table)
+
+    def _add(self, made: list[Message], table: Table, *, is_whole: bool = False) -> None:
+        for message in made:
+            self.add(message)
+            if self._changed is not None and self._transaction is not None:
+                self._changed(self._transaction.xid, message.key, table.prefix, is_whole)
+
+    def add(self, message: Message) -> None:
+        """Adds a message to the batch."""
+        self._batch.keys.append(message.key)
+        self._batch.datas.append(message.data)
+        self._batch.characters += len(message.data)
+
+    def note(self, params: tuple[Any, ...]) -> None:
+        """Adds a note of how far a backfill is, to be kept together with the messages."""
+        self._batch.notes.append(params)
+
+    def _note(self, note: pgoutput.Note) -> None:
+        """An annotation holds for what follows it in its transaction."""
+        if note.prefix == ANNOTATE and note.is_transactional and self._transaction is not None:
+            text = note.content.decode(errors="replace").replace("\x00", "")
+            try:
+                json.loads(text)
+            except ValueError:
+                text = quoted(text)
+            self._transaction.annotations = text
+            self._about = self._transaction.metadata()

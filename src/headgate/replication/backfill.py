@@ -1,0 +1,291 @@
+"""Reads the rows of tables beside their changes, in chunks.
+
+A chunk is read in one snapshot. Its rows are sent once the stream has reached a place in the WAL that was written after
+the snapshot: everything that the snapshot sees has come before them then. Rows that were changed by a transaction which
+the snapshot does not see, and which the stream has already, are left out and read again: they would be older than what
+is in the stream. How far it is is noted with the rows, so it goes on after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from time import monotonic
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, sql
+
+from .. import statements
+from . import catalog, changes
+from .assembling import Assembler
+from .changes import Message, Table
+from .pgoutput import Column, Relation
+from .snapshots import RecentChanges, Snapshot
+from .values import Type
+from .wire import lsn_number
+
+LOOK_EVERY = 1.0  # seconds between looks for tables to read
+FEWEST, MOST = 100, 5000  # rows of a chunk
+AIM = 0.3  # seconds for reading one
+REFUSED = ("42", "0A")  # SQLSTATEs of tables that cannot be read: changed meanwhile, forbidden, filtered by policies
+
+_COLUMNS = """
+select c.oid::int8, n.nspname::text, c.relname::text, c.reltuples::int8, p.rowfilter, a.attname::text,
+       a.atttypid::int8, a.atttypmod, format_type(a.atttypid, a.atttypmod),
+       coalesce(array_position(i.indkey::int2[], a.attnum), -1)
+  from pg_publication_tables p
+  join pg_namespace n on n.nspname = p.schemaname
+  join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
+  join pg_attribute a on a.attrelid = c.oid and a.attname = any(p.attnames)
+   and (a.attgenerated = '' or current_setting('server_version_num')::int >= 180000)  -- before, they are never sent
+  left join pg_index i on i.indrelid = c.oid
+   and case c.relreplident when 'i' then i.indisreplident else i.indisprimary end
+ where p.pubname = %s and c.oid = to_regclass(%s) order by a.attnum
+"""
+
+
+@dataclass(slots=True)
+class Rows:
+    """A table whose rows are read: how to read them and how to write them."""
+
+    source: str
+    name: str
+    asked_at: datetime
+    table: Table
+    columns: list[str]
+    paging: list[tuple[str, str]]  # columns of the key in the order of its index, with their types
+    places: list[int]  # where those columns are
+    row_filter: str | None
+    estimate: int
+    last_key: list[str] | None
+    again: list[str]
+
+    def query(self, limit: int) -> tuple[sql.Composed, list[Any]]:
+        """The statement for the next chunk: rows to be read again come first."""
+        names = sql.SQL(", ").join(_name(c) for c in self.columns)
+        key = sql.SQL("({})").format(sql.SQL(", ").join(_name(c) for c, _ in self.paging))
+        given = sql.SQL("({})").format(sql.SQL(", ").join(sql.SQL("%s::text::" + t) for _, t in self.paging))
+        conditions: list[sql.Composable] = [sql.SQL(_plain(f"({self.row_filter})"))] if self.row_filter else []
+        params: list[Any] = []
+        if self.again:
+            wanted = [json.loads(k) for k in self.again[:limit]]
+            conditions.append(sql.SQL("{} in ({})").format(key, sql.SQL(", ").join([given] * len(wanted))))
+            params = [v for k in wanted for v in k]
+        elif self.last_key is not None:
+            conditions.append(sql.SQL("{} > {}").format(key, given))
+            params = list(self.last_key)
+        where = sql.SQL("where {}").format(sql.SQL(" and ").join(conditions)) if conditions else sql.SQL("")
+        order = sql.SQL(", ").join(_name(c) for c, _ in self.paging)
+        return (
+            sql.SQL("select {} from {} {} order by {} limit {}").format(
+                names, sql.SQL(_plain(self.name)), where, order, sql.Literal(limit)
+            ),
+            params,
+        )
+
+
+def _name(column: str) -> sql.SQL:
+    return sql.SQL(_plain(sql.Identifier(column).as_string()))
+
+
+def _plain(text: str) -> str:
+    """SQL in which no % is a parameter."""
+    return text.replace("%", "%%")
+
+
+@dataclass(slots=True)
+class Note:
+    """How far the rows of a table are read, to be noted with them."""
+
+    source: str
+    table: str
+    asked_at: datetime
+    state: str
+    last_key: list[str] | None
+    again: list[str]
+    rows: int
+    estimate: int | None
+    error: str | None = None
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        """The parameters of statements.NOTE_BACKFILL."""
+        return (
+            self.source, self.table, self.asked_at, self.state, self.last_key, self.again, self.rows, self.estimate,
+            self.error,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows of one snapshot, which wait for the stream to reach `lsn`."""
+
+    rows: Rows
+    snapshot: Snapshot
+    lsn: int
+    found: list[tuple[list[str], Message]]  # with the values of the key
+    asked: list[str]  # keys of rows that were read again
+    is_last: bool
+    sent: asyncio.Future[Note] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def send(self, assembler: Assembler, recent: RecentChanges) -> None:
+        """Adds the rows to the stream, but those that something newer in it has changed."""
+        rows = self.rows
+        keys, tables = recent.hidden_from(self.snapshot)
+        is_stale = rows.table.prefix in tables
+        sent = 0
+        if not is_stale:
+            # Of those that were to be read again, the ones that were not found are gone.
+            again = [k for k in rows.again if k not in self.asked]
+            for values, message in self.found:
+                if message.key in keys:
+                    again.append(json.dumps(values))
+                else:
+                    assembler.add(message)
+                    sent += 1
+            if not self.asked and self.found:
+                rows.last_key = self.found[-1][0]
+            rows.again = again
+        is_done = self.is_last and not is_stale and not rows.again
+        note = Note(
+            rows.source, rows.name, rows.asked_at, "done" if is_done else "running", rows.last_key, rows.again, sent,
+            rows.estimate,
+        )  # fmt: skip
+        assembler.note(note.params)
+        if not self.sent.done():
+            self.sent.set_result(note)
+
+
+async def load(source: AsyncConnection[Any], name_of_source: str, publication: str, row: Any) -> Rows | str:
+    """What reading a table needs; or why it cannot be read."""
+    name, asked_at, last_key, again = row
+    found = await (await source.execute(_COLUMNS, (publication, name))).fetchall()
+    if not found:
+        return f"{name} is not in the publication {publication} any more"
+    oid, schema, table, estimate, row_filter = found[0][:5]
+    paging = sorted((place, i) for i, (*_, place) in enumerate(found) if place >= 0)
+    if not paging:
+        return f"{name} has no primary key to read it in parts by"
+    columns = tuple(Column(f[5], f[6], f[7], f[9] >= 0) for f in found)
+    types: dict[int, Type] = {}
+    await catalog.load_types(source, [c.type for c in columns], types)
+    made = Table.of(Relation(oid, schema, table, "d", columns), types)
+    return Rows(
+        name_of_source, name, asked_at, made, [c.name for c in columns],
+        [(found[i][5], found[i][8]) for _, i in paging], [i for _, i in paging], row_filter, max(estimate, 0),
+        last_key, list(again),
+    )  # fmt: skip
+
+
+async def read_chunk(source: AsyncConnection[Any], rows: Rows, limit: int) -> Chunk:
+    """The next rows, and the snapshot that they are of."""
+    query, params = rows.query(limit)
+    async with source.transaction():
+        await source.execute("set transaction isolation level repeatable read, read only")
+        await source.execute("set local row_security = off")  # rather fail than leave rows out
+        [(snapshot,)] = await (await source.execute("select pg_current_snapshot()::text")).fetchall()
+        cursor = await source.execute(query, params, prepare=False)  # a kept plan fails once a column is retyped
+        result = cursor.pgresult
+        assert result is not None
+        texts = [
+            [None if (v := result.get_value(r, c)) is None else bytes(v).decode() for c in range(result.nfields)]
+            for r in range(result.ntuples)
+        ]
+    # Written after the snapshot, and on disk; it waits for no standby.
+    async with source.transaction():
+        await source.execute("set local synchronous_commit = local")
+        [(lsn,)] = await (
+            await source.execute("select pg_logical_emit_message(true, 'headgate.chunk', '')::text")
+        ).fetchall()
+    about = f'"lsn":"{lsn}","commit_lsn":null,"commit_time":null,"transaction_id":null'
+    found = [([str(t[i]) for i in rows.places], changes.of_read(rows.table, list(t), about)) for t in texts]
+    asked = rows.again[:limit]
+    return Chunk(rows, Snapshot.read(snapshot), lsn_number(lsn), found, asked, not asked and len(found) < limit)
+
+
+class Backfill:
+    """Reads the tables that are to be read, one after the other. The reader sends its `chunk`."""
+
+    def __init__(self, name: str, publication: str) -> None:
+        self._name = name
+        self._publication = publication
+        self._limit = FEWEST
+        self.recent = RecentChanges()
+        self.is_tracking = False  # whether changes are to be noted in `recent`
+        self.chunk: Chunk | None = None
+
+    def offer(self, assembler: Assembler) -> bool:
+        """Sends the chunk if the stream has come so far; True if it did."""
+        chunk = self.chunk
+        if chunk is None or not assembler.is_between or assembler.end < chunk.lsn:
+            return False
+        self.chunk = None
+        chunk.send(assembler, self.recent)
+        return True
+
+    async def run(self, source: AsyncConnection[Any], target: AsyncConnection[Any]) -> None:
+        """Reads for as long as it is left to."""
+        finished: Any = None
+        while True:
+            row = await (await target.execute(statements.NEXT_BACKFILL, (self._name,))).fetchone()
+            if row is None or row[:2] == finished:  # its end is assembled and not committed yet
+                await asyncio.sleep(LOOK_EVERY if row is None else 0.02)
+                continue
+            begun = Note(self._name, row[0], row[1], "running", None, list(row[3]), 0, None)
+            await target.execute(statements.NOTE_BACKFILL, begun.params)
+            self.is_tracking = True
+            try:
+                await self._settle(source)
+                problem = await self._read(source, row)
+            except psycopg.errors.UndefinedColumn:  # it was altered since its columns were looked up: look again
+                continue
+            except psycopg.Error as error:
+                if error.sqlstate is None or not error.sqlstate.startswith(REFUSED):
+                    raise
+                problem = str(error).strip()
+            finally:
+                self.is_tracking = False
+                self.recent.clear()
+            finished = row[:2]
+            if problem is not None:  # its changes are read all the same
+                failed = Note(self._name, row[0], row[1], "failed", None, [], 0, None, problem)
+                await target.execute(statements.NOTE_BACKFILL, failed.params)
+
+    async def _read(self, source: AsyncConnection[Any], row: Any) -> str | None:
+        """Reads a table to its end; or says why it cannot be read."""
+        rows = await load(source, self._name, self._publication, row)
+        if isinstance(rows, str):
+            return rows
+        while (await self._next(source, rows)).state != "done":
+            pass
+        return None
+
+    async def _settle(self, source: AsyncConnection[Any]) -> None:
+        """Waits until all transactions that may have been read before changes were noted are visible.
+
+        They are older than one that begins now. (A snapshot does not list those in progress that are newer than every
+        one that has ended.)
+        """
+        async with source.transaction():
+            await source.execute("set local synchronous_commit = local")  # waits for no standby
+            [(newest,)] = await (await source.execute("select pg_current_xact_id()::text")).fetchall()
+        while True:
+            [(text,)] = await (await source.execute("select pg_current_snapshot()::text")).fetchall()
+            if Snapshot.read(text).xmin > int(newest):
+                return
+            await asyncio.sleep(0.1)
+
+    async def _next(self, source: AsyncConnection[Any], rows: Rows) -> Note:
+        began = monotonic()
+        chunk = await read_chunk(source, rows, self._limit)
+        took = monotonic() - began
+        self._limit = min(self._limit * 2, MOST) if took < AIM else max(self._limit // 2, FEWEST)
+        self.recent.forget(chunk.snapshot)
+        self.chunk = chunk
+        note = await chunk.sent
+        if note.again or not note.rows:  # what hid them is not visible yet: a moment later it is
+            await asyncio.sleep(0.05)
+        return note

@@ -1,0 +1,130 @@
+"""Reads all sources of a database that nobody else reads, for as long as it runs.
+
+Any number of these may run, in any number of processes: the row of a source names its reader. One that dies is
+followed by another when its lease is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from .. import statements
+from ..errors import Error, SourceBlocked, SourceTaken
+from .reader import Reader, take
+
+log = logging.getLogger("headgate.sources")
+
+LOOK_EVERY = 1.0  # seconds
+FIRST_RETRY = 1.0  # seconds
+LONGEST_RETRY = 30.0
+
+
+class SourceReaders:
+    """Reads sources. `run` runs a statement in the database that they are in, `url` says where that is."""
+
+    def __init__(
+        self, run: Callable[[str], Awaitable[list[Any]]], url: Callable[[], str], *, pooler: bool = False
+    ) -> None:
+        self._run = run
+        self._url = url
+        self._pooler = pooler
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._running: dict[str, tuple[int, asyncio.Task[None]]] = {}  # by source: its version, and who reads it
+        self._resting: dict[str, tuple[float, float]] = {}  # until when, and how long the last time
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._task = asyncio.create_task(self._watch(), name="headgate-sources")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the task runs, as it must until the end; or never began."""
+        return self._task is None or not self._task.done()
+
+    def changed(self) -> None:
+        """A source was made or changed through this process: look at once."""
+        self._resting.clear()
+        self._look.set()
+
+    async def stop(self) -> None:
+        """Ends it. What was sent and not committed comes again, to whoever reads next."""
+        tasks = [task for _, task in self._running.values()]
+        for task in [*([self._task] if self._task else []), *tasks]:
+            task.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task, *tasks})
+
+    async def _watch(self) -> None:
+        while True:
+            self._look.clear()
+            try:
+                self._arrange(await self._run(statements.SOURCES_TO_READ))
+            except Exception as error:  # only stop() ends it
+                log.debug("cannot look for sources: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._look.wait()
+
+    async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
+        return await AsyncConnection.connect(
+            self._url(), autocommit=True, application_name="headgate source", connect_timeout=10,
+            prepare_threshold=None if self._pooler else 5,
+        )  # fmt: skip
+
+    def _arrange(self, rows: list[Any]) -> None:
+        """Has a task for each source that is to be read and is not read elsewhere."""
+        versions = {name: version for name, version, _, _ in rows}
+        for name, (version, task) in list(self._running.items()):
+            if task.done():
+                del self._running[name]
+            elif versions.get(name) != version:  # paused, changed or gone
+                task.cancel()
+        for name, version, _, is_free in rows:
+            rested = self._resting.get(name, (0.0, 0.0))[0] <= monotonic()
+            if name not in self._running and is_free and rested:
+                task = asyncio.create_task(self._read(name), name=f"headgate-source-{name}")
+                self._running[name] = (version, task)
+
+    async def _read(self, name: str) -> None:
+        began = monotonic()
+        try:
+            async with await self._connect() as conn:
+                try:
+                    if (reading := await take(conn, name, self._name)) is None:
+                        return
+                    log.info("reading the source %s", name)
+                    await Reader(reading, self._url(), pooler=self._pooler).run()
+                except SourceTaken:
+                    log.info("the source %s is read by another process now", name)
+                except (Error, psycopg.Error, OSError, ExceptionGroup) as error:
+                    state = "lost" if isinstance(error, SourceBlocked) else "failing"
+                    message = error.message if isinstance(error, Error) else str(error).strip()
+                    hint = error.hint if isinstance(error, Error) else None
+                    self._rest(name, began)
+                    log.warning("the source %s cannot be read: %s", name, message)
+                    await conn.execute(statements.NOTE_SOURCE_STATE, (name, self._name, state, message, hint))
+                finally:
+                    with suppress(psycopg.Error):
+                        await asyncio.shield(conn.execute(statements.LEAVE_SOURCE, (name, self._name)))
+        except Exception as error:  # the next look tries again
+            self._rest(name, began)
+            log.warning("the source %s cannot be read: %s", name, error)
+
+    def _rest(self, name: str, began: float) -> None:
+        """Leaves it alone for a while: longer each time, unless it was read for a while in between."""
+        last = 0.0 if monotonic() - began > LONGEST_RETRY else self._resting.get(name, (0.0, 0.0))[1]
+        pause = min(max(FIRST_RETRY, last * 2), LONGEST_RETRY)
+        self._resting[name] = (monotonic() + pause, pause)
