@@ -117,6 +117,18 @@ def test_leased_worker(http: headgate.Headgate, stream: headgate.Stream) -> None
     assert http.insights.workers(stream.name) == []
 
 
+def test_an_idle_leased_worker_leaves_when_it_stops(http: headgate.Headgate, stream: headgate.Stream) -> None:
+    """A receive that waits in the server is not one that gets no answer: the lanes are handed over all the same."""
+    consumer = stream.consumer("c", create=True, leased=True, lease_time=60)
+    for idle in (0.15, 0.3, 0.6):
+        worker = consumer.worker()(lambda m: None)
+        with running(worker):
+            stream.send({})
+            wait_until(lambda: worker.stats.acked == 1)  # noqa: B023
+            time.sleep(idle)  # into a receive that waits
+        assert http.insights.workers(stream.name) == []
+
+
 def test_a_stop_hands_back(stream: headgate.Stream) -> None:
     """What was not begun goes back at once, and counts as no attempt."""
     consumer = stream.consumer("c", create=True)

@@ -55,7 +55,7 @@ class AsyncTransport:
         self.patience = timeout
         self._pool: httpcore.AsyncConnectionPool | None = None
         # async-only: begin
-        self._under_way: dict[asyncio.Task[httpcore.Response], float] = {}  # since when
+        self._under_way: dict[asyncio.Task[httpcore.Response], float] = {}  # since when an answer could have come
         # async-only: end
         self._process = 0  # that has opened the pool: a fork must not share its connections
 
@@ -91,12 +91,12 @@ class AsyncTransport:
             task.cancel()
 
     def waits(self) -> float:
-        """Seconds that the oldest call has been waiting for its answer."""
+        """Seconds that the oldest call has been waiting for its answer, apart from what the server was told to wait."""
         return monotonic() - min(self._under_way.values()) if self._under_way else 0.0
 
     async def _unless_cut(self, request: Request) -> httpcore.Response:
         task = asyncio.ensure_future(self._exchange(request))
-        self._under_way[task] = monotonic()
+        self._under_way[task] = monotonic() + request.wait
         try:
             await asyncio.wait([task])
         finally:
