@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from clients import running
 from conftest import wait_until
-from headgate.pipeline.kinds.report.units import NONE
+from headgate.pipeline.report.units import NONE
 
 import headgate
 from headgate.pipeline import parse
