@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
 from headgate.pipeline.report.charts import bars, lines
 from headgate.pipeline.report.units import FEWEST, MOST, NONE, amount, buckets, duration, each, rate, size
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from clients import running
 from conftest import wait_until
-from headgate.pipeline.report.units import NONE
 
 import headgate
 from headgate.pipeline import parse
+from headgate.pipeline.report.units import NONE
 from headgate.pipeline.run import run
 
 
