@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import psycopg
 import pytest
+import workers
 from command_line import CommandLine
 
 import headgate
@@ -92,9 +93,25 @@ class FreshDatabases:
         return name
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Twice the processors: the tests mostly wait."""
+    return 2 * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests come last: it changes the log's format for its whole process."""
-    items.sort(key=lambda item: "spark" in item.path.parts)
+    """Say which tests share a worker, and their order."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(workers.group(item)))
+    items.sort(key=workers.order)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let nothing else run beside a test that asks for that."""
+    with workers.quiet(item):
+        return (yield)
 
 
 class _Sideline:
