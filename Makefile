@@ -14,7 +14,6 @@ endif
 
 # Passed on to pytest: make test ARGS="-k receive -x", and ARGS="-n 0" for one process
 ARGS ?=
-PARALLEL := -n auto --dist loadgroup --no-loadscope-reorder
 
 MINUTES ?= 60
 
@@ -28,7 +27,7 @@ run: $(RUNNABLE) ## Start Headgate on its embedded PostgreSQL
 	$(BIN)/headgate up
 
 test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-k name" the tests)
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 soak: $(INSTALLED) ## Run the long tests: minutes of stress, a million messages, many random histories
 	$(BIN)/python -m pytest -m slow $(ARGS)

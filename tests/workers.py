@@ -1,39 +1,103 @@
-"""How the tests are shared out to the processes of pytest-xdist, and that some of them run while the others stand still."""
+"""How the tests are shared out to the worker processes of pytest-xdist, and who has the machine for itself.
+
+A worker has its own PostgreSQL (conftest.py) and is given the tests of one file after the other. The groups are made
+here and not by `--dist loadgroup`, which pytest 9.2 and xdist 3.8 silently leave without effect together.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ALONE, SPARK = "alone", "spark"
 
+# They come first, longest first: else one worker is still at such a file when the others are done.
+LONG = [SPARK]
+
+MEMORY = 2 * 1024**3  # bytes, generously, for a worker with its servers
+
+
+def count() -> int:
+    """Twice the processors, as the tests mostly wait; fewer where memory is short."""
+    return max(1, min(2 * (os.cpu_count() or 1), psutil.virtual_memory().available // MEMORY))
+
 
 def group(item: pytest.Item) -> str:
-    """The tests that one worker runs: those of a file, which share servers; all of Spark's, which share a JVM."""
-    if item.get_closest_marker("alone"):
-        return ALONE
-    return SPARK if "spark" in item.path.parts else item.path.stem
+    """What a worker is given at once: the tests of a file, which share servers; all of Spark's, which share a JVM."""
+    return ALONE if item.get_closest_marker("alone") else _group_of_file(item.nodeid)
 
 
 def order(item: pytest.Item) -> int:
-    """Where a test comes: Spark's first, as nothing else takes as long; those that run alone last."""
-    return {SPARK: 0, ALONE: 2}.get(group(item), 1)
+    """Where a test comes; others stay as they are."""
+    name = group(item)
+    return LONG.index(name) if name in LONG else len(LONG) + (name == ALONE)
+
+
+def _group_of_file(nodeid: str) -> str:
+    path = Path(nodeid.partition("::")[0])
+    return SPARK if path.parent.name == "spark" else path.stem
+
+
+def is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _shared(config: pytest.Config) -> Path:
+    """The directory that the workers of a run share; that of each is within it."""
+    own = Path(config.option.basetemp)
+    return own.parent if is_worker(config) else own
 
 
 @contextmanager
 def quiet(item: pytest.Item) -> Iterator[None]:
     """Run a test marked `alone` while no other worker runs one."""
-    if not hasattr(item.config, "workerinput"):  # there are no other workers
+    if not is_worker(item.config):
         yield
         return
-    # Python closes it in programs that are started, and the kernel when the worker dies.
-    with (Path(item.config.option.basetemp).parent / "quiet.lock").open("w") as lock:
+    # Programs that are started do not inherit it, and the kernel unlocks it when the worker dies.
+    with (_shared(item.config) / "quiet.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if group(item) == ALONE else fcntl.LOCK_SH)
         try:
             yield
         finally:
             fcntl.flock(lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile
+
+
+def tell_alone(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tell the controller, which sees no markers, what runs alone: each worker says the same."""
+    if is_worker(config):
+        told = _shared(config) / f"alone-{os.environ['PYTEST_XDIST_WORKER']}.json"
+        told.write_text(json.dumps([item.nodeid for item in items if group(item) == ALONE]))
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives workers whole files, in the order of collection."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+        self._alone: set[str] | None = None
+
+    def _split_scope(self, nodeid: str) -> str:
+        if self._alone is None:  # by now all workers have collected
+            told = next(_shared(self.config).glob("alone-*.json"))
+            self._alone = set(json.loads(told.read_text()))
+        return ALONE if nodeid in self._alone else _group_of_file(nodeid)
+
+
+def stop_orphans(directory: Path) -> None:
+    """Stop the PostgreSQLs of workers that died."""
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error, OSError):
+            if process.info["name"] == "postgres" and Path(process.cwd()).is_relative_to(directory):
+                process.send_signal(signal.SIGQUIT)
