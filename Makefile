@@ -12,7 +12,7 @@ ifdef PG
 export HEADGATE_TEST_PG := $(PG)
 endif
 
-# Passed on to pytest: make test ARGS="-k receive -x", and ARGS="-n 0" for one process
+# Passed on to pytest: make test ARGS="-k receive -x", ARGS="-n 0" in this one process
 ARGS ?=
 
 MINUTES ?= 60

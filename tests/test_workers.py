@@ -34,10 +34,16 @@ def test_quiet():
 KILLED = """
 import os, signal
 
+def test_before():
+    pass
+
 def test_killed(cluster):
     with open({notes!r}, "w") as notes:
         print(cluster.pid, file=notes)
     os.kill(os.getpid(), signal.SIGKILL)
+
+def test_after():
+    pass
 """
 
 
@@ -69,10 +75,10 @@ def test_a_worker_has_whole_files_and_what_is_alone_the_machine(tmp_path: Path) 
         assert [other for other in ran if other[2] < one[3] and one[2] < other[3]] == [one], "nothing runs beside it"
 
 
-def test_a_worker_that_dies_leaves_no_postgresql(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_one_failure_and_leaves_no_postgresql(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     (tmp_path / "test_a.py").write_text(KILLED.format(notes=str(notes)))
     said = run(tmp_path, 1)
-    assert "1 failed" in said, said
+    assert "1 failed, 2 passed" in said, said
     gone = int(notes.read_text())
     assert not psutil.pid_exists(gone) or psutil.Process(gone).status() == psutil.STATUS_ZOMBIE

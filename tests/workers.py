@@ -21,8 +21,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 ALONE, SPARK = "alone", "spark"
 
-# They come first, longest first: else one worker is still at such a file when the others are done.
-LONG = [SPARK]
+# These take minutes and come first: else one worker is still at such a file when the others are done.
+LONG = [
+    SPARK, "test_docs_pages", "test_upgrade", "test_availability", "test_processes", "test_embedded", "test_mutants",
+    "test_worker_stopping", "test_worker_hangs", "test_server_schemathesis", "test_many_streams", "test_discard",
+    "test_own_deadlines", "test_stress", "test_integrations", "test_server_crash", "test_crash",
+]  # fmt: skip
 
 MEMORY = 2 * 1024**3  # bytes, generously, for a worker with its servers
 
@@ -93,6 +97,23 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
             told = next(_shared(self.config).glob("alone-*.json"))
             self._alone = set(json.loads(told.read_text()))
         return ALONE if nodeid in self._alone else _group_of_file(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Pass on what a dead worker had still to do, without the test that it died in, which xdist starts for ever."""
+        units = self.assigned_work[node]
+        died_in: str | None = next((test for unit in units.values() for test, done in unit.items() if not done), None)
+        if died_in is not None:
+            units[self._split_scope(died_in)][died_in] = True
+            for name in [name for name, unit in units.items() if all(unit.values())]:
+                del units[name]
+        super().remove_node(node)
+        return died_in
+
+    def schedule(self) -> None:
+        begun = self.collection is not None
+        super().schedule()
+        if begun:  # a worker that replaces a dead one: it keeps its last test until it is given another
+            super().schedule()
 
 
 def stop_orphans(directory: Path) -> None:
