@@ -42,8 +42,10 @@ def group(item: pytest.Item) -> str:
 
 
 def order(item: pytest.Item) -> int:
-    """Where a test comes; others stay as they are."""
+    """Where a test comes. Spark changes the log's format of its process: where it is the only one, it comes last."""
     name = group(item)
+    if name == SPARK and getattr(item.config, "workerinput", {}).get("workercount", 1) == 1:
+        return len(LONG) + 2
     return LONG.index(name) if name in LONG else len(LONG) + (name == ALONE)
 
 
@@ -97,6 +99,11 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
             told = next(_shared(self.config).glob("alone-*.json"))
             self._alone = set(json.loads(told.read_text()))
         return ALONE if nodeid in self._alone else _group_of_file(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        super()._assign_work_unit(node)
+        if self.numnodes > 1 and SPARK in self.assigned_work[node]:
+            node.shutdown()  # when it has run what it has: nothing comes after Spark, see `order`
 
     def remove_node(self, node: Any) -> str | None:
         """Pass on what a dead worker had still to do, without the test that it died in, which xdist starts for ever."""
