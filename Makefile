@@ -12,7 +12,7 @@ ifdef PG
 export HEADGATE_TEST_PG := $(PG)
 endif
 
-# Passed on to pytest: make test ARGS="-k receive -x"
+# Passed on to pytest: make test ARGS="-k receive -x", ARGS="-n 0" in this one process
 ARGS ?=
 
 MINUTES ?= 60
@@ -27,7 +27,7 @@ run: $(RUNNABLE) ## Start Headgate on its embedded PostgreSQL
 	$(BIN)/headgate up
 
 test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-k name" the tests)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 soak: $(INSTALLED) ## Run the long tests: minutes of stress, a million messages, many random histories
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import psycopg
 import pytest
+import workers
 from command_line import CommandLine
 
 import headgate
@@ -48,14 +49,16 @@ _database_numbers = itertools.count(1)
 def pytest_configure(config: pytest.Config) -> None:
     """Keep temporary files in a directory of this run's own, in memory where there is plenty: it is faster.
 
-    For root it has to be its own: PostgreSQL is then another user, whom the next start of pytest shuts out of the
-    directory that all its runs share.
+    It has to be its own: for root, PostgreSQL is another user, whom the next start of pytest shuts out of the directory
+    that all its runs share; and no worker's PostgreSQL may outlive the run in it.
     """
     memory = Path("/dev/shm")
     plenty = memory.is_dir() and shutil.disk_usage(memory).free > PLENTY and os.access(memory, os.W_OK)
-    if (os.geteuid() == 0 or plenty) and not config.option.basetemp:
-        config.option.basetemp = tempfile.mkdtemp(prefix="headgate-test-", dir=memory if plenty else None)
-        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+    if not config.option.basetemp:  # else it is the user's, or that of a worker
+        made = Path(tempfile.mkdtemp(prefix="headgate-test-", dir=memory if plenty else None))
+        config.option.basetemp = str(made)
+        config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
+        config.add_cleanup(lambda: workers.stop_orphans(made))  # first: the last one that was added
     own = tempfile.mkdtemp(prefix="headgate-config-")  # neither are the user's contexts used, nor changed
     config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
     os.environ["XDG_CONFIG_HOME"] = own
@@ -92,9 +95,27 @@ class FreshDatabases:
         return name
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests come last: it changes the log's format for its whole process."""
-    items.sort(key=lambda item: "spark" in item.path.parts)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return workers.count()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> workers.ByFile:
+    return workers.ByFile(config, log)
+
+
+@pytest.hookimpl(trylast=True)  # when it is known what runs
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=workers.order)
+    workers.tell_alone(config, items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let nothing else run beside a test that asks for that."""
+    with workers.quiet(item):
+        return (yield)
 
 
 class _Sideline:

@@ -132,6 +132,7 @@ def test_nothing_that_users_call_is_compiled(db: Db) -> None:
     assert rows == []
 
 
+@pytest.mark.alone
 def test_a_part_of_a_large_batch_is_acked_in_time_that_grows_with_it(db: Db) -> None:
     """Half of 10,000 took more than two seconds: each message was compared with each."""
     call(db, "create_stream", S, lanes=1)
@@ -167,6 +168,7 @@ def test_what_waits_behind_a_late_ack_goes_on(db: Db, other: Db, stream: dict[st
     wait_until(come, 5)
 
 
+@pytest.mark.alone
 def test_a_late_ack_in_an_open_transaction_stops_no_change_of_lanes(db: Db, other: Db) -> None:
     call(db, "create_stream", S, lanes=1)
     call(db, "create_consumer", S, C, order="key")

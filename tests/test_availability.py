@@ -84,6 +84,7 @@ def says(up: Up, *lines: str) -> None:
         assert re.match(line, up.process.stdout.readline())
 
 
+@pytest.mark.alone
 @BOTH
 def test_a_private_postgresql_that_is_killed_comes_back(tmp_path: Path, processes: str) -> None:
     with up(tmp_path, processes) as server, server.client() as http, server.client() as another:
@@ -240,6 +241,7 @@ def test_sigterm_while_a_connection_is_being_made(tmp_path: Path) -> None:
             assert server.process.wait(10) == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("processes", ["processes=1", "processes=2"])
 def test_failover_to_a_standby(new_cluster: NewCluster, bin_dir: Path, tmp_path: Path, processes: str) -> None:
     """With both servers in the URL nobody has to do anything: the primary ends, the standby is promoted."""
@@ -275,6 +277,7 @@ def test_failover_to_a_standby(new_cluster: NewCluster, bin_dir: Path, tmp_path:
         standby.stop("immediate")
 
 
+@pytest.mark.alone
 def test_away_for_long_enough_that_a_pool_would_wait(new_cluster: NewCluster, tmp_path: Path) -> None:
     """Meanwhile nobody waits for a connection; and it goes on at once when the database is back."""
     own = new_cluster()

@@ -200,6 +200,7 @@ def test_a_fixed_snapshot_from_before(db: Db, stream: str, database_url: str) ->
     assert lost(db) == 0
 
 
+@pytest.mark.alone
 def test_an_open_transaction_that_received_puts_it_off(db: Db, stream: str, database_url: str) -> None:
     id = park(db)
     with psycopg.connect(database_url) as slow:

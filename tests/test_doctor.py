@@ -82,6 +82,7 @@ class TestHealthy:
         age_everything(db)
         assert examine(db) == []
 
+    @pytest.mark.alone
     def test_it_is_fast_beside_many_lanes_and_messages(self, db: Db) -> None:
         """What it looks at is bounded: far less than a millisecond a message."""
         call(db, "create_consumer", S, "many")
@@ -123,6 +124,7 @@ class TestSessions:
         other.commit()
         assert not [f for f in examine(db, "0") if f.subject.startswith("session")]
 
+    @pytest.mark.alone
     def test_severity_grows_with_time(self, db: Db, other: Db) -> None:
         send(other, S, "a")
         began = time.monotonic()
@@ -419,6 +421,7 @@ class TestRights:
         assert "plain_owner" in finding
         assert advice == "grant pg_read_all_stats to plain_owner;"
 
+    @pytest.mark.alone
     def test_what_is_locked_is_left_out(self, db: Db, other: Db) -> None:
         other.execute("lock table headgate.delivery in access exclusive mode")
         began = time.monotonic()

@@ -106,6 +106,7 @@ class TestShares:
             assert "repeat the call" in (caught.value.diag.message_hint or "")
         assert leave(db, "a") == LANES
 
+    @pytest.mark.alone
     def test_giving_back_while_another_takes(self, db: Db, database_url: str) -> None:
         """One that left and joins again gives lanes back which an open transaction is just taking."""
         join(db, "a")
@@ -305,6 +306,7 @@ class TestClaims:
 
 @pytest.mark.usefixtures("leased")
 class TestOpenTransactions:
+    @pytest.mark.alone
     def test_a_held_lock_falls_back_to_availability(self, db: Db, database_url: str) -> None:
         for name in ("a", "b", "a", "b"):
             beat(db, name)
@@ -400,6 +402,7 @@ class TestMistakes:
             assert caught.value.diag.message_hint
 
 
+@pytest.mark.alone
 def test_workers_that_come_and_go_never_share_a_lane(db: Db, database_url: str) -> None:
     """Many sessions that join, claim, hold, ack, leave and die, with short leases. After each claim the deliveries
     themselves tell whether another one that is alive has messages of the lane."""

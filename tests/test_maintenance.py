@@ -106,6 +106,7 @@ class TestService:
         [record] = [r for r in caplog.records if r.message == "sweep: c (1)"]
         assert (record.levelno, record.task, record.subject) == (logging.DEBUG, "sweep", "c")  # type: ignore[attr-defined]
 
+    @pytest.mark.alone
     def test_what_is_left_to_do_is_done_at_once(self, db: Db, hg: headgate.Headgate) -> None:
         """A step forgets 10,000 message ids. With a step an hour these would take days."""
         call(db, "create_stream", S)
@@ -146,6 +147,7 @@ class TestService:
         failures = [r for r in caplog.records if r.message.startswith("maintenance failed")]
         assert [r.levelno for r in failures] == [logging.WARNING], "said once, however long it was away"
 
+    @pytest.mark.alone
     def test_stopping_while_the_database_is_away(
         self, new_cluster: NewCluster, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -294,6 +296,7 @@ class TestUnderAnOldSnapshot:
         assert column(db, content) == before
         assert self.pages(db, table) < 10
 
+    @pytest.mark.alone
     def test_who_holds_a_row_for_long_is_not_waited_for(self, db: Db, database_url: str, pinned: Db) -> None:
         """Waiting for the lock would stop all that come behind, every second, for nothing."""
         call(db, "create_stream", S, lanes=1)

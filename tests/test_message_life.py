@@ -293,6 +293,7 @@ class TestSpeed:
             most = max((n for s in found for n in s.nodes), key=lambda n: n.rows + n.removed)
             assert most.rows + most.removed <= 2 * MESSAGES, str(most)
 
+    @pytest.mark.alone
     def test_it_is_quick(self, url: str) -> None:
         with psycopg.connect(url, autocommit=True) as db:
             took = []

@@ -84,6 +84,7 @@ def test_a_first_receive_does_not_hold_up_new_lanes(db: Db, other: Db, lane_by: 
     gather(db, set(later))
 
 
+@pytest.mark.alone
 def test_a_first_receive_does_not_hold_up_a_limited_consumer(db: Db, other: Db) -> None:
     """E4: it holds the lock under which messages in flight are counted."""
     call(db, "create_stream", S, lanes=8)
@@ -228,6 +229,7 @@ class TestMovingAConsumer:
         tick(db, S)
         return seqs(got)
 
+    @pytest.mark.alone
     @pytest.mark.parametrize("action", ["seek", "drop_consumer"])
     @pytest.mark.parametrize("held_by", ["receive", "ack"])
     def test_what_moves_all_of_it_gives_up(
@@ -261,6 +263,7 @@ class TestMovingAConsumer:
             call(db, action, S, C, *(["beginning"] if action == "seek" else []))
         assert mine
 
+    @pytest.mark.alone
     @pytest.mark.parametrize("action", ["retry_now", "discard"])
     def test_what_changes_parked_messages_waits_for_nobody(
         self, db: Db, other: Db, third: Db, parked: list[int], action: str
@@ -282,6 +285,7 @@ class TestMovingAConsumer:
         third.rollback()
         assert facts(db, S, C)["parked"] == 4
 
+    @pytest.mark.alone
     def test_retry_now_twice_beside_open_receives(self, db: Db, other: Db, third: Db, parked: list[int]) -> None:
         """E8: each waited for what the other one had received."""
         receive_now(other, 2)
@@ -301,6 +305,7 @@ class TestMovingAConsumer:
 
         wait_until(come)
 
+    @pytest.mark.alone
     def test_redrive_waits_for_nobody(self, db: Db, other: Db, third: Db, parked: list[int]) -> None:
         call(db, "retry_now", S, C, all=True)
         wait_until(
@@ -336,6 +341,7 @@ def test_an_open_receive_lets_go_of_lanes_that_gave_it_nothing(db: Db, other: Db
     gather(db, {"b"})
 
 
+@pytest.mark.alone
 def test_limits_of_a_channel_that_an_open_transaction_holds(db: Db, other: Db) -> None:
     call(db, "create_stream", S, lane_by="channel")
     call(db, "create_consumer", S, C, max_concurrency=1)
@@ -352,6 +358,7 @@ def test_limits_of_a_channel_that_an_open_transaction_holds(db: Db, other: Db) -
     gather(db, {"c"})
 
 
+@pytest.mark.alone
 def test_receives_that_take_apart_each_others_deliveries(db: Db, other: Db, third: Db) -> None:
     """E8: then each acks, too late, what the other one has taken apart."""
     call(db, "create_stream", S, lane_by="key")

@@ -371,6 +371,7 @@ class TestLateAck:
         assert ack(db, S, C, first) == (0, 4), "that is not the last delivery"
         assert ack(db, S, C, second) == (4, 0)
 
+    @pytest.mark.alone
     @pytest.mark.parametrize("ends", ["commit", "rollback"])
     def test_claims_pass_over_what_an_open_transaction_acks(
         self, db: Db, other: Db, kind: tuple[str, str], ends: str
@@ -418,6 +419,7 @@ class TestLateAck:
 class TestBeside:
     """Several sessions at once."""
 
+    @pytest.mark.alone
     def test_extending_different_messages_of_a_batch(self, db: Db, other: Db, kind: tuple[str, str]) -> None:
         got = batch(db, kind)
         assert extend(db, S, C, got[3:], "1 hour") == (1, 0)

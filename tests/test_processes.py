@@ -118,6 +118,7 @@ def test_max_waiting_is_that_of_all_processes(database_url: str, hg: headgate.He
             data(last.result())
 
 
+@pytest.mark.alone
 def test_what_is_changed_holds_in_all_processes(database_url: str, hg: headgate.Headgate, tmp_path: Path) -> None:
     hg.stream("s", create=True)
     with replica(database_url, tmp_path, TWO) as server, connections(server, 2) as clients:
@@ -149,6 +150,7 @@ run.main({arguments!r})
 """
 
 
+@pytest.mark.alone
 def test_an_ack_frees_a_key_for_a_poll_in_another_process(database_url: str, hg: headgate.Headgate) -> None:
     """Not only when it looks by itself, later: here it does so every four seconds."""
     hg.stream("s", create=True).consumer("c", create=True, order="key")

@@ -180,6 +180,7 @@ def write_at_random(db: Db, rng: random.Random, done: threading.Event) -> None:
         done.wait(0.002)
 
 
+@pytest.mark.alone
 def test_a_large_transaction_is_not_held(
     hg: headgate.Headgate, db: Db, newest_source_url: str, reading: Callable[[], Reading]
 ) -> None:

@@ -298,6 +298,7 @@ def test_wait_wakes_up_when_somebody_sends(
     assert waited[0] >= 0.3
 
 
+@pytest.mark.alone
 def test_wait_is_over_in_time(consumer: headgate.Consumer) -> None:
     for wait in (0, 0.3):
         began = time.monotonic()

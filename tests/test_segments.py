@@ -170,6 +170,7 @@ class Flow:
         self.got += [m.seq for m in batch]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("holder", ["sender", "receiver", "nobody"])
 def test_open_transactions_hold_nobody_up(db: Db, database_url: str, holder: str) -> None:
     """Segments end, close, are emptied and dropped under traffic, while somebody's transaction stays open."""
@@ -211,6 +212,7 @@ def test_open_transactions_hold_nobody_up(db: Db, database_url: str, holder: str
     assert lost(db, "flow") == 0
 
 
+@pytest.mark.alone
 def test_a_segment_of_a_million_messages_goes_in_an_instant(db: Db, database_url: str) -> None:
     """In under a second, though two consumers have not read it, and nobody waits; the space is the disk's again.
 

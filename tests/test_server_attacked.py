@@ -124,6 +124,7 @@ def test_many_requests_without_waiting_are_all_answered(server: Replica) -> None
     assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"200", b"404"] * 3000
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("path", ["/readyz", "/healthz", "/openapi.json", "/api/webhooks/x", "/api/streams"])
 def test_a_flood_costs_nobody_else_an_answer(server: Replica, path: str) -> None:
     """Of what needs no token, or of what is refused, as fast as it goes over many connections."""

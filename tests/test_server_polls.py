@@ -123,6 +123,7 @@ async def test_a_transaction_that_commits_late_is_not_missed(here: httpx.AsyncCl
     assert at - committed < 1
 
 
+@pytest.mark.alone
 async def test_what_becomes_due_while_waiting(here: httpx.AsyncClient, stream: str) -> None:
     await send(here, stream, "later", delay_ms=500)
     began = time.monotonic()
@@ -167,6 +168,7 @@ async def test_one_waiter_looks_for_all(ahg: headgate.AsyncHeadgate) -> None:
     assert not await other
 
 
+@pytest.mark.alone
 async def test_nothing_comes(here: httpx.AsyncClient, stream: str) -> None:
     began = time.monotonic()
     got, at = await poll(here, stream, wait_ms=300)

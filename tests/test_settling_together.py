@@ -56,6 +56,7 @@ def expire(db: Db) -> None:
     wait_until(lambda: value(db, "select clock_timestamp() > %s + interval '1 millisecond'", deadline))
 
 
+@pytest.mark.alone
 def test_acks_of_different_messages_do_not_wait(db: Db, other: Db, kind: tuple[str, str]) -> None:
     got = batch(db, kind)
     assert ack(other, S, C, got[:5]) == (5, 0)  # and leaves its transaction open
@@ -81,6 +82,7 @@ def test_two_transactions_ack_in_opposite_order(db: Db, database_url: str, kind:
     assert facts(db, S, C)["in_flight"] == 6
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("settle", ["ack", "nack", "release", "whole"])
 def test_the_rest_of_a_batch_is_settled_beside_an_open_ack(db: Db, other: Db, settle: str) -> None:
     got = batch(db)

@@ -220,6 +220,7 @@ class TestSpeed:
         send(db, "s", "b")
         tick(db, "s")
 
+    @pytest.mark.alone
     def test_a_pile_of_ticks_that_the_planner_does_not_know_of(self, db: Db) -> None:
         call(db, "create_stream", "s")
         self.pile_up(db, 40_000, 40)
@@ -236,6 +237,7 @@ class TestSpeed:
             "nothing that late transactions left is forgotten"
         )
 
+    @pytest.mark.alone
     def test_one_call_is_quick(self, db: Db) -> None:
         call(db, "create_stream", "s")
         self.pile_up(db, 40_000, 40)

@@ -223,6 +223,7 @@ class Holder:
         self.db.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["idle", "prepared"])
 def test_a_migration_holds_nobody_up(
     kind: str, database_url: str, hg: headgate.Headgate, altering: schema.Migration
@@ -300,6 +301,7 @@ def test_functions_alone_wait_for_nobody_who_uses_tables(database_url: str, db: 
         holder.rollback()
 
 
+@pytest.mark.alone
 def test_many_streams_are_built_before_tables_are_locked(
     database_url: str, hg: headgate.Headgate, altering: schema.Migration
 ) -> None:

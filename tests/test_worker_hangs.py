@@ -152,6 +152,7 @@ class TestStopping:
             process.stdout.close()
             process.stderr.close()
 
+    @pytest.mark.alone
     async def test_while_it_connects(self, network: Network, orders: headgate.Stream) -> None:
         orders.consumer("c", create=True)
         async with await headgate.connect_async(through(network)) as hg:
