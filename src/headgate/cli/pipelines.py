@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +53,10 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
     pipeline_module = _pipelines()
     pipeline = pipeline_module.load(file)
     try:
-        import headgate.pipeline.checks  # noqa: F401 - all that a run needs
         from headgate.pipeline.run import run
         from headgate.pipeline.session import session
+
+        import_module("headgate.pipeline.checks")  # this one needs all that is needed
     except ImportError as missing:
         raise _missing(missing) from missing
     stopped: list[int] = []
