@@ -40,7 +40,7 @@ def page() -> str:
     parts = [HEAD]
     last = ""
     for route in ROUTES.all:
-        group = route.handler.__module__.rpartition("_")[2]
+        group = route.handler.__module__.rpartition(".")[2]
         if group != last:
             parts.append(f"\n## {TITLES.get(group, group.capitalize())}\n")
             last = group
