@@ -18,6 +18,7 @@ from headgate.lake.storage import Place
 from headgate.lake.table import Lake
 from headgate.pipeline import parse
 from headgate.pipeline.run import run
+from headgate.pipeline.session import end
 
 ARCHIVE = 'kind = "archive"\nname = "a"\nstream = "{stream}"\nto = "{to}"\n'
 TRANSFORM = 'kind = "transform"\nname = "a"\nstream = "orders"\nsql = "select * from messages"\n'
@@ -116,3 +117,23 @@ def test_without_spark_it_is_said_what_to_install(hg: headgate.Headgate, tmp_pat
             assert "pip install 'headgate[spark]'" in done.stderr
         else:
             assert done.returncode == 0  # what a file says can be looked at anywhere
+
+
+def test_a_signal_that_ends_spark_as_well_is_no_failure(hg: headgate.Headgate, tmp_path: Path) -> None:
+    """As systemd sends it: to all processes of a unit."""
+    hg.stream("orders", create=True)
+
+    class Gone:
+        def stop(self) -> None:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    def start() -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    text = ARCHIVE.format(stream="orders", to=tmp_path / "lake")
+    run(parse(text), hg, start, directory=tmp_path / "state", stopping=lambda: True)
+    [(state, said)] = hg.run("select state, error from headgate.pipeline_status()", ())
+    assert (state, said) == ("stopped", None)
+    end(Gone())
+    with pytest.raises(Error, match="Connection refused"):
+        run(parse(text), hg, start, directory=tmp_path / "state")

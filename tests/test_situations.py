@@ -329,7 +329,7 @@ CASES = {
     ),
     "dead letters": Case(
         dead_letters, "HeadgateDeadLetters",
-        lambda s: s.value("headgate_consumer_dead", **OF) > 0, BILLING, "dead letters .* its error was: no such customer",
+        lambda s: s.value("headgate_consumer_dead", **OF) > 0, BILLING, "dead letters .* error was: no such customer",
     ),
     "pinned snapshot": Case(
         pinned_snapshot, "HeadgateOldTransaction",

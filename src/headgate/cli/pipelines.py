@@ -54,7 +54,7 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
     try:
         import headgate.pipeline.checks  # noqa: F401 - all that a run needs
         from headgate.pipeline.run import run
-        from headgate.pipeline.session import session
+        from headgate.pipeline.session import end, session
     except ImportError as missing:
         raise _missing(missing) from missing
     stopped: list[int] = []
@@ -66,7 +66,7 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
 
         def start() -> Any:
             spark = session(pipeline.name, master=master, remote=remote, conf=settings)
-            ending.callback(spark.stop)
+            ending.callback(end, spark)
             return spark
 
         last = run(pipeline, hg, start, say=_line, stopping=lambda: bool(stopped))

@@ -11,11 +11,11 @@ import re
 
 from ..errors import InvalidArgument
 
-TYPES = frozenset(
-    """boolean tinyint byte smallint short int integer bigint long float real double decimal dec numeric date time
-    timestamp timestamp_ntz timestamp_ltz string char character varchar binary variant void interval geometry
-    geography array map struct""".split()
-)
+TYPES = (
+    "boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double",
+    "decimal", "dec", "numeric", "date", "time", "timestamp", "timestamp_ntz", "timestamp_ltz", "string", "char",
+    "character", "varchar", "binary", "variant", "void", "interval", "geometry", "geography", "array", "map", "struct",
+)  # fmt: skip
 TOKEN = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\w+|[^\w\s]")
 
 
@@ -58,7 +58,7 @@ class _Reading:
         if kind not in TYPES:
             if not re.fullmatch(r"[a-z]\w*", kind):
                 raise _Unsure
-            close = difflib.get_close_matches(kind, sorted(TYPES), 1)
+            close = difflib.get_close_matches(kind, TYPES, 1)
             raise self._wrong(f"{of} has the type {kind}, which there is not", close)
         if kind == "struct" and self._opened():
             if self._peek() != ">":
