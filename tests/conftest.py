@@ -133,7 +133,7 @@ class _Sideline:
         self._connection.close()
 
 
-def wait_until(condition: Callable[[], object], timeout: float = 30) -> None:
+def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:
     """Wait for something that nobody tells us about; fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

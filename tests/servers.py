@@ -77,7 +77,7 @@ def error(answer: httpx.Response, status: int) -> str:
     return str(found["code"])
 
 
-def eventually(path: str, client: httpx.Client, wanted: int, seconds: float = 10) -> list[Any]:
+def eventually(path: str, client: httpx.Client, wanted: int, seconds: float = 60) -> list[Any]:
     """Receives until there are so many."""
     got: list[Any] = []
     deadline = time.monotonic() + seconds

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +25,7 @@ from promql import History, Labels, Scrape, firing
 from servers import Replica, replica
 
 import headgate
+from headgate.cli.advice import as_commands
 from headgate.postgres.cluster import Cluster
 
 RULES_FILE = Path(__file__).parent.parent / "deploy" / "prometheus" / "headgate.rules.yaml"
@@ -96,17 +100,42 @@ class Situation:
         return [f for f in found if f.subject == subject]
 
     def follow(self, advice: str) -> list[str]:
-        """Does what the advice says, as written: every statement and every shell command in it."""
-        done = [*SHELL.findall(advice), *SQL.findall(advice)]
+        """Does what the advice says, as written, every statement and every shell command in it: as `headgate doctor`
+        writes it. What it says in SQL where that is a command of the shell is tried, and taken back."""
+        text = as_commands(advice)
+        commands, statements = SHELL.findall(text), SQL.findall(text)
+        done = [*commands, *statements]
         assert done, f"nothing to do in: {advice}"
-        for command in SHELL.findall(advice):
-            words = shlex.split(command)
-            words[0] = str(self.cluster.bin_dir / words[0])
+        with self.db.transaction(force_rollback=True):
+            for statement in SQL.findall(advice):
+                if statement not in statements:
+                    self.db.execute(statement)
+        for command in commands:
+            program, *words = shlex.split(command)
+            if program == "headgate":
+                self._at_a_terminal(words)
+                continue
             where = {"PGHOST": str(self.cluster.socket_dir), "PGPORT": "5432", "PGUSER": "postgres"}
-            subprocess.run(words, env=where, check=True, timeout=60, capture_output=True)
-        for statement in SQL.findall(advice):
+            subprocess.run(
+                [str(self.cluster.bin_dir / program), *words], env=where, check=True, timeout=60, capture_output=True
+            )
+        for statement in statements:
             self.db.execute(statement)
         return done
+
+    def _at_a_terminal(self, words: list[str]) -> None:
+        """A command of ours, by somebody who says yes when asked."""
+        person, terminal = pty.openpty()
+        os.write(person, b"y\n")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "headgate", *words], env={**os.environ, "HEADGATE_DATABASE_URL": self.url},
+                stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, timeout=120, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, os.read(person, 10_000).decode()
+        finally:
+            os.close(person)
+            os.close(terminal)
 
 
 def played_back(scrapes: list[Scrape], lasting: set[str]) -> History:

@@ -79,6 +79,12 @@ def test_every_alert_has_its_metric(samples: set[str]) -> None:
         assert re.fullmatch(r"\d+[smh]", alert.get("for", "1m"))
 
 
+def test_what_to_do_about_every_alert_is_documented() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "headgate.rules.yaml").read_text())
+    documented = (ROOT / "docs" / "monitoring.md").read_text()
+    assert [r["alert"] for g in rules["groups"] for r in g["rules"] if f"`{r['alert']}`" not in documented] == []
+
+
 def variables(text: str) -> set[str]:
     return set(re.findall(r"\bHEADGATE_[A-Z_]+", text))
 

@@ -18,6 +18,7 @@ from headgate.lake.storage import Place
 from headgate.lake.table import Lake
 from headgate.pipeline import parse
 from headgate.pipeline.run import run
+from headgate.pipeline.session import end
 
 ARCHIVE = 'kind = "archive"\nname = "a"\nstream = "{stream}"\nto = "{to}"\n'
 TRANSFORM = 'kind = "transform"\nname = "a"\nstream = "orders"\nsql = "select * from messages"\n'
@@ -41,12 +42,15 @@ def problem_of(text: str, hg: headgate.Headgate, tmp_path: Path) -> Error:
     ("text", "problem", "hint"),
     [
         (ARCHIVE.format(stream="ordres", to="{lake}"), 'stream "ordres" does not exist', 'is it "orders"?'),
-        (ARCHIVE.format(stream="x", to="{lake}"), 'stream "x" does not exist', "headgate stream create x"),
+        (ARCHIVE.format(stream="x", to="{lake}"), 'stream "x" does not exist', "`headgate stream add x`"),
         (ARCHIVE.format(stream="orders", to="{lake}") + 'partition_by = ["day"]', '"day"', "date, hour"),
         (ARCHIVE.format(stream="orders", to="{lake}") + 'start = "tick:0"', "no tick as old", "beginning"),
         (ARCHIVE.format(stream="orders", to="{lake}") + 'start = "soon"', "soon", ""),
         (ARCHIVE.format(stream="orders", to="{lake}") + 'filter = ["a.>.b"]', "is not a key filter", "tokens"),
         (ARCHIVE.format(stream="orders", to="{file}/t"), "is not a directory", "another place"),
+        (ARCHIVE.format(stream="orders", to="{lake}") + 'schema = "id lon"', "the type lon", "long"),
+        (TRANSFORM + 'to_lake = "{lake}"\nschema = "id lon"', "the type lon", "long"),
+        ('kind = "latest"\nname = "a"\nstream = "orders"\nto = "{lake}"\nschema = "id"', "has no type", "id long"),
         ('kind = "latest"\nname = "a"\nstream = "order"\nto = "{lake}"', '"order" does not exist', '"orders"'),
         (TRANSFORM + 'to_stream = "odrers"', 'stream "odrers" does not exist', '"orders"'),
         (TRANSFORM + 'to_table = "nowhere.t"', 'no schema "nowhere"', "create schema"),
@@ -54,7 +58,7 @@ def problem_of(text: str, hg: headgate.Headgate, tmp_path: Path) -> Error:
         (TRANSFORM.replace("sql", "python") + 'to_lake = "{lake}"', "cannot be found", "module:function"),
         ('kind = "replay"\nname = "a"\nsource = "{lake}"\nstream = "orders"', "there is no Delta table", "archive"),
         ('kind = "replay"\nname = "a"\nsource = "{other}"\nstream = "orders"', "has no column seq", "archive"),
-        ('kind = "report"\nname = "a"\nto = "{lake}/r.html"\nstreams = ["o"]', '"o" does not exist', "create o"),
+        ('kind = "report"\nname = "a"\nto = "{lake}/r.html"\nstreams = ["o"]', '"o" does not exist', "stream add o`"),
         ('kind = "report"\nname = "a"\nto = "{lake}/r.html"\nsince = "monday"', "is not a time", "2026-05-01"),
     ],
 )
@@ -113,3 +117,23 @@ def test_without_spark_it_is_said_what_to_install(hg: headgate.Headgate, tmp_pat
             assert "pip install 'headgate[spark]'" in done.stderr
         else:
             assert done.returncode == 0  # what a file says can be looked at anywhere
+
+
+def test_a_signal_that_ends_spark_as_well_is_no_failure(hg: headgate.Headgate, tmp_path: Path) -> None:
+    """As systemd sends it: to all processes of a unit."""
+    hg.stream("orders", create=True)
+
+    class Gone:
+        def stop(self) -> None:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    def start() -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    text = ARCHIVE.format(stream="orders", to=tmp_path / "lake")
+    run(parse(text), hg, start, directory=tmp_path / "state", stopping=lambda: True)
+    [(state, said)] = hg.run("select state, error from headgate.pipeline_status()", ())
+    assert (state, said) == ("stopped", None)
+    end(Gone())
+    with pytest.raises(Error, match="Connection refused"):
+        run(parse(text), hg, start, directory=tmp_path / "state")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+import headgate
+from headgate.pipeline import parse
+from headgate.pipeline.kinds.report import _bounds
 from headgate.pipeline.report.charts import bars, lines
 from headgate.pipeline.report.units import FEWEST, MOST, NONE, amount, buckets, duration, each, rate, size
+from headgate.pipeline.run import Job
+from headgate.pipeline.spec import Report
 
 NOW = datetime(2026, 11, 18, 8, 23, 41, tzinfo=UTC)
 
@@ -58,3 +65,19 @@ def test_a_single_point_is_seen_and_does_not_fill_the_plot() -> None:
     assert f'viewBox="0 0 {FEWEST} 100"' in drawn
     assert "a&lt;b&gt;" in drawn
     assert 'points="11.50,' in lines([("p50", {time.start_of(NOW): 5.0})], time, "size", size)
+
+
+def test_a_backlog_that_was_worked_off_after_the_last_message(hg: headgate.Headgate) -> None:
+    """Its latencies are in the plot, too."""
+    orders = hg.stream("orders", create=True)
+    orders.consumer("c", create=True)
+    orders.send("a")
+    hg.run("with x as (update headgate.message_1 set created_at = created_at - interval '2 days' returning 1) "
+           "select count(*) from x", ())  # fmt: skip
+    hg.run("with x as (insert into headgate.timing (consumer, attempt, waited, handled) "
+           "select c.id, 1, 1, 1 from headgate.consumer c returning 1) "
+           "select count(*) from x", ())  # fmt: skip
+    job = cast("Job", SimpleNamespace(hg=hg))
+    asked = parse('kind = "report"\nname = "r"\nto = "r.html"')
+    first, last = _bounds(cast("Report", asked), job, {"orders": False}, datetime.now(UTC))
+    assert last - first > timedelta(days=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import random
 import re
 import subprocess
 import sys
@@ -145,6 +146,18 @@ def poison_loop(s: Situation, stack: ExitStack) -> Callable[[], object]:
     return lambda: fail_once(s)
 
 
+def dead_letters(s: Situation, stack: ExitStack) -> Callable[[], object]:
+    stream(s, {"max_deliver": 1})
+    s.record(1)  # there were none before
+
+    def another() -> None:
+        send(s)
+        fail_once(s)
+
+    another()
+    return another
+
+
 # Too slow
 
 
@@ -169,7 +182,7 @@ def full_stream(s: Situation, stack: ExitStack) -> Callable[[], object]:
     stream(s, max_storage=2_000_000, retain_at_least_ms=86_400_000)
 
     def is_full() -> bool:
-        payload = {"messages": [{"data": "x" * 50_000} for _ in range(5)]}
+        payload = {"messages": [{"data": random.randbytes(25_000).hex()} for _ in range(5)]}  # (x * 50,000 is small)
         return s.http.post(S + "/messages", json=payload).status_code == 409
 
     wait_until(is_full)
@@ -287,7 +300,7 @@ def open_endpoint(s: Situation, advice: str) -> None:
     assert advice.startswith("See that the endpoint answers")
     with endpoint(s.port):  # type: ignore[attr-defined]
         s.follow(advice)
-        wait_until(lambda: s.value("headgate_consumer_lag", **OF) == 0, 60)
+        wait_until(lambda: s.value("headgate_consumer_lag", **OF) == 0)
 
 
 BILLING = "consumer orders/billing"
@@ -313,6 +326,10 @@ CASES = {
     ),
     "database away": Case(
         database_away, "HeadgateDatabaseAway", lambda s: s.value("headgate_database_up") == 0, None, mend=start_it,
+    ),
+    "dead letters": Case(
+        dead_letters, "HeadgateDeadLetters",
+        lambda s: s.value("headgate_consumer_dead", **OF) > 0, BILLING, "dead letters .* error was: no such customer",
     ),
     "pinned snapshot": Case(
         pinned_snapshot, "HeadgateOldTransaction",

@@ -149,13 +149,15 @@ def test_a_script_has_to_be_one_transaction(empty_database: NewDatabase, bin_dir
 
 
 class Traffic:
-    """Sessions that send, receive and ack all the time, and the longest time that one of their calls took."""
+    """Sessions that send, receive and ack all the time, and the longest time that one of their calls took. Another one
+    asks for nothing: how long that takes at most is what the machine makes of a moment."""
 
     def __init__(self, url: str, sessions: int = 3) -> None:
-        self.longest, self.calls = 0.0, 0
+        self.longest, self.idle, self.calls = 0.0, 0.0, 0
         self.errors: list[str] = []
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(url, n)) for n in range(sessions)]
+        self._threads.append(threading.Thread(target=self._ask, args=(url,)))
 
     def _work(self, url: str, n: int) -> None:
         with psycopg.connect(url, autocommit=True) as db:
@@ -169,6 +171,19 @@ class Traffic:
                     self.errors.append(f"{error.sqlstate} {error}")
                 self.longest = max(self.longest, time.monotonic() - began)
                 self.calls += 1
+
+    def _ask(self, url: str) -> None:
+        with psycopg.connect(url, autocommit=True) as db:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                db.execute("select count(*) from pg_class")
+                self.idle = max(self.idle, time.monotonic() - began)
+
+    @property
+    def was_stopped(self) -> str | None:
+        """Says how long, when a call took more than a second; more, where the machine is that busy."""
+        limit = 1 + 20 * self.idle
+        return f"{self.longest:.2f} s of {limit:.2f} s" if self.longest > limit else None
 
     def __enter__(self) -> Traffic:
         for thread in self._threads:
@@ -242,12 +257,12 @@ def test_a_migration_holds_nobody_up(
         wait_until(lambda: traffic.calls > calls + 200)  # they go on while it waits
         assert not done
         holder.end()
-        migration.join(30)
+        migration.join(120)
         calls = traffic.calls
         wait_until(lambda: traffic.calls > calls + 20)
     assert done == [altering.version]
     assert traffic.errors == []
-    assert traffic.longest < 1, traffic.longest
+    assert traffic.was_stopped is None
     if kind == "prepared":
         assert 'prepared transaction "forgotten"' in told[0]
     else:
@@ -315,7 +330,8 @@ def test_many_streams_are_built_before_tables_are_locked(
         calls = traffic.calls
         wait_until(lambda: traffic.calls > calls + 20)
     assert traffic.errors == []
-    assert traffic.longest < min(1, took * 0.8), (traffic.longest, took)
+    assert traffic.was_stopped is None
+    assert traffic.longest < took * 0.8, (traffic.longest, took)
 
 
 def test_a_stream_that_is_created_meanwhile_gets_the_new_functions(
@@ -333,7 +349,7 @@ def test_a_stream_that_is_created_meanwhile_gets_the_new_functions(
         assert "older" in move_of(creator, "late")
         migration.start()
         wait_until(lambda: told)
-    migration.join(30)
+    migration.join(120)
     assert "older" not in move_of(db, "late")
 
 

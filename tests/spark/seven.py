@@ -5,8 +5,10 @@ python seven.py URL DIRECTORY [MASTER]: runs them until they are done, each in a
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +52,15 @@ def work(name: str, spark: Any, hg: headgate.Headgate, directory: Path) -> None:
 
 
 def patiently(name: str, spark: Any, hg: headgate.Headgate, directory: Path) -> None:
-    """The same again where Spark gave a Python process its ten seconds to start, and the machine was too busy."""
-    for _ in range(20):
+    """The same again where Spark gave a Python process its ten seconds to start, and the machine was too busy: after a
+    while that differs, or all seven would start theirs at once, again and again."""
+    for _ in range(100):
         try:
             return work(name, spark, hg, directory)
         except Exception as error:
             if not any("failed to connect back" in str(each) for each in (error, error.__cause__)):
                 raise
+        time.sleep(random.uniform(1, 20))
     raise TimeoutError(name)
 
 

@@ -8,6 +8,7 @@ import shlex
 COMMANDS = {
     "alter_consumer": "consumer edit",
     "alter_stream": "stream edit",
+    "dead_letters": "dead list",
     "discard": "discard",
     "drop_archive": "stream drop-archive",
     "drop_consumer": "consumer remove",
@@ -16,7 +17,7 @@ COMMANDS = {
     "retry_now": "retry",
     "seek": "consumer seek",
 }
-_CALL = re.compile(r"select headgate\.(\w+)\(((?:'(?:[^']|'')*'|[^()'])*)\);?")
+_CALL = re.compile(r"select (?:\* from )?headgate\.(\w+)\(((?:'(?:[^']|'')*'|[^()'])*)\);?")
 _ARGUMENT = re.compile(
     r"""(?:"?(?P<name>\w+)"?\s*=>\s*)?(?:'(?P<text>(?:[^']|'')*)'|array\[(?P<seqs>[\d,\ ]*)\]|(?P<word>\w+))"""
 )

@@ -54,7 +54,7 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
     pipeline = pipeline_module.load(file)
     try:
         from headgate.pipeline.run import run
-        from headgate.pipeline.session import session
+        from headgate.pipeline.session import end, session
 
         import_module("headgate.pipeline.checks")  # this one needs all that is needed
     except ImportError as missing:
@@ -68,7 +68,7 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
 
         def start() -> Any:
             spark = session(pipeline.name, master=master, remote=remote, conf=settings)
-            ending.callback(spark.stop)
+            ending.callback(end, spark)
             return spark
 
         last = run(pipeline, hg, start, say=_line, stopping=lambda: bool(stopped))

@@ -20,6 +20,7 @@ from ..lake.storage import Place, place
 from ..lake.table import Lake, existing, find, schema_of
 from ..spark.keys import check_names, pattern
 from ..sync import Headgate
+from .ddl import check_schema_text
 from .kinds import archive, latest
 from .moments import moment
 from .sinks.table import check_schema, table
@@ -74,7 +75,7 @@ def meant(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, 3, 0.7)
     if close:
         return "is it " + " or ".join(f'"{each}"' for each in close) + "?"
-    return f"make it: headgate stream create {name}; `headgate stream list` shows those that there are"
+    return f"make it: `headgate stream add {name}`; `headgate stream list` shows those that there are"
 
 
 def replayable(pipeline: Replay, table: Place, columns: pa.Schema) -> None:
@@ -97,8 +98,10 @@ def function(given: str) -> Any:
 
 
 def _reads(pipeline: Archive | Latest | Transform, hg: Headgate, *, begun: bool) -> None:
-    """What is read: the stream, its keys, and where the first run starts."""
+    """What is read: the stream, its keys, the columns of data, and where the first run starts."""
     stream_exists(hg, pipeline.stream)
+    if pipeline.schema is not None:
+        check_schema_text(pipeline.schema)
     if pipeline.filter:
         pattern(pipeline.filter)
     if not begun and pipeline.start not in BEFORE:

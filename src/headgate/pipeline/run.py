@@ -113,6 +113,10 @@ def run(
         job = Job(session, hg, keep_secret(session, hg.url), where, tell, stopping, notes.alive, notes.waiting)
         kind.run(pipeline, job)
     except Exception as error:
+        if stopping() and not isinstance(error, Error):
+            # the signal has ended Spark too (systemd sends it to all processes): what was under way is done next time
+            notes.note("stopped")
+            return notes.last
         notes.note("failed", _reason(error))
         if isinstance(error, Error):
             raise

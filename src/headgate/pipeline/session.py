@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -79,6 +80,12 @@ def session(
         raise Error(
             f"Spark does not start: {str(error).splitlines()[0]}", hint="what it said before may tell why"
         ) from error
+
+
+def end(spark: Any) -> None:
+    """Ends a session, whose JVM the signal that ends this process may have ended already."""
+    with contextlib.suppress(Exception):
+        spark.stop()
 
 
 def _reach(remote: str) -> None:

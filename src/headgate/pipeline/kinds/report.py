@@ -48,10 +48,12 @@ select date_bin(make_interval(secs => %s), at, '1970-01-05 00:00+00'), consumer,
    and at < coalesce(%s::text::timestamptz, 'infinity')
  group by 1, 2, 3 order by 1, 2, 3
 """
-# about when the first and the last message were sent: by seq, which needs no scan
+# about when the first and the last message were sent, by seq, which needs no scan; and when the last one was worked on:
+# a backlog may be worked off long after
 BOUNDS = """
 select (select created_at from headgate."{log}" order by seq limit 1),
-       (select created_at from headgate."{log}" order by seq desc limit 1)
+       (select created_at from headgate."{log}" order by seq desc limit 1),
+       (select max(at) from headgate.timings where stream = %s)
 """
 WAITING = """
 select consumer, count(*) filter (where attempt > 0), coalesce(max(attempt), 0), count(*)
@@ -191,8 +193,8 @@ def _bounds(pipeline: Report, job: Job, streams: Mapping[str, bool], now: dateti
     """About the first and the last moment that is reported on: what is there, as far as it is asked for."""
     moments: list[datetime] = []
     for name, archived in streams.items():
-        [(first, last)] = job.hg.run(BOUNDS.format(log=f"log_{name}"), ())
-        moments += [at for at in (first, last) if at is not None]
+        [known_times] = job.hg.run(BOUNDS.format(log=f"log_{name}"), (name,))
+        moments += [at for at in known_times if at is not None]
         for known in job.hg.insights.archives(name) if archived else ():
             table = find(job.place(known.place))
             for file in files_of(table) if table is not None else ():
