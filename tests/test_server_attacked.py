@@ -105,6 +105,23 @@ def test_memory(server: Replica, attack: str) -> None:
     wait_until(lambda: memory(server) < before + 20e6)
 
 
+LARGE = {
+    "refused by the database": {"messages": [{"data": "x" * 25_000_000}]},
+    "refused here": {"messages": [{"data": "x" * 25_000_000}], "other": 1},
+    "taken": {"messages": [{"data": "x" * 2500} for _ in range(10_000)]},
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_large_requests_are_not_remembered(server: Replica, what: str) -> None:
+    """Nor what they took: by a traceback, by the connections to the database, by the allocator."""
+    before = memory(server)
+    with server.client() as admin:
+        for _ in range(3):
+            assert admin.post("/api/streams/s/messages", json=LARGE[what]).status_code in (200, 413, 422)
+        wait_until(lambda: memory(server) < before + 20e6)
+
+
 def test_too_many_headers(server: Replica) -> None:
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
     assert pour(server, head + b"a: b\r\n" * (MOST_HEADERS - 1) + b"\r\n").startswith(b"HTTP/1.1 200")

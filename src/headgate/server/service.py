@@ -18,6 +18,7 @@ from .batching import Batching
 from .deadlines import Deadlines
 from .ending import end
 from .limits import Gauge
+from .memory import Memory
 from .metrics import Figures, Metrics
 from .polling import Polling
 from .protocol import most_connections
@@ -51,6 +52,7 @@ class Service:
         self.in_work = Gauge(settings.in_work, "requests in work")
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
+        self.memory = Memory()
         self.rates = self.siblings.rates(0)
         self.webhooks_in_work = Gauge(settings.webhooks_in_work, "webhooks in work")
         self.webhook_bodies = Gauge(settings.webhook_bodies_limit, "bytes of webhooks in work")
