@@ -17,8 +17,6 @@ from ..forks import watch_connection, watch_pool, watched
 
 _KEPT = 64 * 1024  # characters: a kept cursor keeps its last parameters and result, which must not be large
 _LARGE = 2 * 1024 * 1024  # characters of parameters: the driver keeps as much for good, in each connection
-    2 * 1024 * 1024
-)  # characters of a statement's parameters: the driver keeps as much for good, in each connection
 
 
 _READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
