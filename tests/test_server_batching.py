@@ -111,7 +111,7 @@ async def test_sends_share_commits(http: httpx.AsyncClient, url: str) -> None:
             before = await figures()
             await conn.execute(f"lock table headgate.message_{id} in share row exclusive mode")  # nobody can insert
             sends = [asyncio.create_task(send(http, data=n)) for n in range(40)]
-            while (await figures())[2] < 40 and not any(s.done() for s in sends):
+            while (await figures())[2] < 40 and not any(s.done() for s in sends):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)  # asking all the time would keep them from arriving
             await conn.rollback()
             answers = await asyncio.gather(*sends)

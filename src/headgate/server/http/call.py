@@ -60,7 +60,7 @@ class Call:
 
     async def check_again(self) -> None:
         """Whether the caller may still do this: while it waited, its token may have ended or been taken away."""
-        if self.service.settings.auth:
+        if self.service.settings.auth and self.route.scope is not None:
             self.caller = await self.service.tokens.caller(self.headers.get(b"authorization"))
             self.caller.check(self.route.scope, self.path.get("stream"), self.route.everywhere)
 
