@@ -6,6 +6,7 @@ import asyncio
 import stat
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,27 @@ def test_revoked_elsewhere(server: Replica, url: str, tmp_path: Path) -> None:
         assert http.get("/api/streams").is_success
         data(admin.delete(f"/api/tokens/{token.partition('.')[0]}"))
         wait_until(lambda: http.get("/api/streams").status_code == 401, 5)
+
+
+def test_revoked_while_a_poll_waits(server: Replica) -> None:
+    """It gets nothing of what comes afterwards, and strands nothing."""
+    token = server.new_token("consume")
+    with server.client() as admin, server.client(token) as http, ThreadPoolExecutor(1) as pool:
+        data(admin.post("/api/streams", json={"name": "kept"}))
+        data(admin.post("/api/streams/kept/consumers", json={"name": "c"}))
+        path = "/api/streams/kept/consumers/c/receive?wait_ms=60000"
+        poll = pool.submit(http.get, path)
+        wait_until(lambda: waiting(admin) == 1)
+        data(admin.delete(f"/api/tokens/{token.partition('.')[0]}"))
+        data(admin.post("/api/streams/kept/messages", json={"messages": [{"data": "secret"}]}))
+        assert error(poll.result(), 401) == "unauthorized"
+        assert [m["message"]["data"] for m in data(admin.get(path))] == ["secret"]
+
+
+def waiting(http: httpx.Client) -> float:
+    """How many polls wait at the server."""
+    [line] = [n for n in http.get("/metrics").text.splitlines() if n.startswith("headgate_http_polls_waiting ")]
+    return float(line.split()[1])
 
 
 def test_rate_limit(server: Replica) -> None:

@@ -16,6 +16,7 @@ from ..database.forks import watch_connection, watch_pool, watched
 from ..errors import ConnectionFailed, Error
 
 _KEPT = 64 * 1024  # characters: a kept cursor keeps its last parameters and result, which must not be large
+_LARGE = 2 * 1024 * 1024  # characters of parameters: the driver keeps as much for good, in each connection
 
 
 _READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
@@ -125,6 +126,8 @@ class AsyncPool:
             await own.close()
             raise
         finally:
+            if _size(params) > _LARGE:
+                own._expire_at = 0.0  # the pool puts a new one in its place
             await pool.putconn(own)
 
     async def replace(self) -> None:
@@ -205,3 +208,7 @@ def rows_of(error: BaseException) -> list[Row]:
 
 def _are_short(values: Sequence[Any]) -> bool:
     return all(len(v) <= _KEPT for v in values if type(v) is str)
+
+
+def _size(values: Sequence[Any]) -> int:
+    return sum(len(v) for v in values if type(v) is str)

@@ -17,6 +17,7 @@ from .flow.batching import Batching
 from .flow.polling import Polling
 from .http.deadlines import Deadlines
 from .http.limits import Gauge
+from .http.memory import Memory
 from .http.protocol import most_connections
 from .intake.webhooks import Sources
 from .operate.auth import Tokens
@@ -51,6 +52,7 @@ class Service:
         self.in_work = Gauge(settings.in_work, "requests in work")
         self.waiting = Gauge(settings.waiting, "polls waiting")
         self.bodies = Gauge(settings.bodies_limit, "bytes in work")
+        self.memory = Memory()
         self.rates = self.siblings.rates(0)
         self.webhooks_in_work = Gauge(settings.webhooks_in_work, "webhooks in work")
         self.webhook_bodies = Gauge(settings.webhook_bodies_limit, "bytes of webhooks in work")

@@ -181,6 +181,7 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
                 break
             if call.limit is not None:
                 call.limit.start()
+            await call.check_again()
             mark = polling.mark(call.stream, key)
             messages, _ = await service.batching.receive(consumer, q.batch_size, [], q.worker, seconds(q.ack_wait_ms))
     finally:

@@ -24,6 +24,7 @@ from ..service import Service
 from .call import Call
 from .errors import Problem, problem
 from .limits import Gauge
+from .memory import LARGE, release
 from .routing import Route
 
 log = logging.getLogger("headgate.server")
@@ -85,15 +86,27 @@ class App:
         self.service.metrics.request(route.path if route else "-", method if route else "-", status, seconds)
         # a GET may receive messages: nothing on the way may answer it from memory
         head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), _NOT_TO_BE_KEPT, *more]
+        if len(body) > LARGE:
+            self.service.memory.trim_soon()
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
     async def _answer(self, work: _Work, scope: MutableMapping[str, Any]) -> Answer:
         try:
             return await work.answer()
-        except Problem as p:
-            return _problem(p)
-        except Error as error:
+        except Exception as error:
+            try:
+                return await self._explain(error, work, scope)
+            finally:
+                release(error)
+        finally:
+            work.close()
+
+    async def _explain(self, error: Exception, work: _Work, scope: MutableMapping[str, Any]) -> Answer:
+        """What the caller is told when a request failed."""
+        if isinstance(error, Problem):
+            return _problem(error)
+        if isinstance(error, Error):
             if isinstance(error, ConnectionFailed):
                 self.service.availability.suspect()
             if work.path:
@@ -106,7 +119,7 @@ class App:
             if found.status == 500:
                 log.exception("%s %s failed", scope["method"], scope["path"])
             return _problem(found)
-        except TimeoutError:
+        if isinstance(error, TimeoutError):
             if not work.is_reading:
                 self.service.availability.suspect()
                 hint = "whether it was done is not known; send messages with an id, and repeat the call"
@@ -115,11 +128,8 @@ class App:
             found = Problem(408, "too_slow", "the request's body did not come in time", "send it without a break")
             status, kind, body, more = _problem(found)
             return status, kind, body, [*more, (b"connection", b"close")]
-        except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
-            return _problem(Problem(500, "internal", "something went wrong in the server", "look in the server's log"))
-        finally:
-            work.close()
+        log.exception("%s %s failed", scope["method"], scope["path"])
+        return _problem(Problem(500, "internal", "something went wrong in the server", "look in the server's log"))
 
     def _log(self, work: _Work, method: str, status: int, seconds: float) -> None:
         """The line of the access log. The route, not the path: and of the token only its id."""
@@ -288,6 +298,8 @@ class _Work:
         if self._in_work is not None:
             self._in_work.leave()
         self._bodies.leave(self._held)
+        if self._held > LARGE:
+            self._service.memory.trim_soon()
 
 
 def _too_large(most: int) -> Problem:

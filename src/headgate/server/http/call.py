@@ -58,6 +58,12 @@ class Call:
         """The consumer of the path."""
         return self.path["consumer"]
 
+    async def check_again(self) -> None:
+        """Whether the caller may still do this: while it waited, its token may have ended or been taken away."""
+        if self.service.settings.auth and self.route.scope is not None:
+            self.caller = await self.service.tokens.caller(self.headers.get(b"authorization"))
+            self.caller.check(self.route.scope, self.path.get("stream"), self.route.everywhere)
+
     @property
     def is_gone(self) -> bool:
         """Whether the caller has closed the connection, as far as is known."""

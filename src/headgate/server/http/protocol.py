@@ -38,16 +38,20 @@ def most_connections(asked: int) -> int:
 
 def _fault(version: str, headers: list[tuple[bytes, bytes]]) -> str | None:
     """What the parser lets pass, and others on the way may read otherwise."""
-    hosts = 0
+    hosts = tokens = 0
     if version not in ("1.1", "1.0"):
         return "HTTP/1.1 and HTTP/1.0 are spoken here"
     for name, value in headers:
         if name == b"host":
             hosts += 1
+        elif name == b"authorization":
+            tokens += 1
         elif name == b"transfer-encoding" and (version != "1.1" or value.lower() != b"chunked"):
             return "the only Transfer-Encoding that is known here is chunked, in HTTP/1.1"
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         return "a request names one Host"
+    if tokens > 1:
+        return "a request has one Authorization"
     return None
 
 
