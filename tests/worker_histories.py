@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -25,6 +25,7 @@ import headgate
 from headgate.cluster import Cluster
 
 SAMPLE = 0.02  # seconds between two looks
+SLOW = 0.1  # seconds that nothing takes on a machine that is not too busy to judge a worker
 FAULTS = ("freeze", "freeze network", "cut network", "cut backends", "kill", "restart")
 CALM = ("send", "send", "ack_wait", "backoff", "stop", "rest", "rest")
 
@@ -121,18 +122,20 @@ class World:
         self.found = Found()
         self._server = server
         self._is_over = threading.Event()  # handlers end at once
-        self._healthy_since = monotonic()
+        self._healthy_since = self._steady_since = monotonic()
         self._lag = Lag()
 
     def play(self) -> Found:
         """The whole history, and the judgement of its counts."""
         h, found = self.history, self.found
-        with headgate.connect(self.cluster.url()) as hg, self._clients() as clients:
+        with headgate.connect(self.cluster.url()) as hg, self._clients() as clients, ExitStack() as later:
             stream = hg.stream("worked", create=True, lanes=4)
+            later.callback(lambda: self._call(stream.drop))
             consumer = stream.consumer("c", create=True, order=h.order, backoff=0.05, ack_wait=30)
             make = lambda c: c.stream("worked").consumer("c").worker(self._handle, concurrency=3)  # noqa: E731
             self.runners = [Runner(make(client), self._lag) for client in clients]
             looking = threading.Thread(target=self._look, daemon=True)
+            threading.Thread(target=self._probe, daemon=True).start()
             for runner in self.runners:
                 runner.start()
             looking.start()
@@ -150,7 +153,6 @@ class World:
                 found.stop = max(found.stop, *(runner.stop(30) for runner in self.runners))
                 looking.join(60)
             self._judge(consumer)
-            stream.drop()
         return found
 
     @contextmanager
@@ -185,7 +187,7 @@ class World:
         if kind == "send":
             self._send(stream)
         elif kind == "ack_wait":
-            ack_wait = self.dice.choice([0.5, 1, 3, 30])
+            ack_wait = self.dice.choice([0.5, 1, 3, 30] if self.history.faults else [10, 20, 30])
             self._call(lambda: consumer.alter(ack_wait=ack_wait))
         elif kind == "backoff":
             backoff = self.dice.choice([0.01, 0.1, [0.01, 0.2]])
@@ -214,7 +216,7 @@ class World:
         # Where nothing else happens what runs may finish, so that all that was handled is acked.
         grace = self.dice.uniform(0, 1) if self.history.faults else 30
         self.found.stop = max(self.found.stop, runner.stop(grace))
-        runner.start()
+        return runner
 
     @contextmanager
     def _trouble(self, kind: str) -> Iterator[None]:
@@ -268,19 +270,28 @@ class World:
     def _look(self) -> None:
         """Until all workers have ended."""
         one, two = self.runners
-        steady_since = monotonic()
         while one._thread.is_alive() or two._thread.is_alive():
             began = monotonic()
             time.sleep(SAMPLE)
             now = monotonic()
             self._lag.slept(SAMPLE, now - began)
-            if now - began > 5 * SAMPLE:  # nothing can be said of this time
-                steady_since = now
+            if now - began > SLOW:  # nothing can be said of this time
+                self._steady_since = now
             for runner in self.runners:
                 runner.look(now)
             for idle, busy in ((one, two), (two, one)):
-                since = max(idle.idle_since, busy.linked_since, busy.oldest(), self._healthy_since, steady_since)
+                since = max(idle.idle_since, busy.linked_since, busy.oldest(), self._healthy_since, self._steady_since)
                 self.found.idle = max(self.found.idle, now - since)
+
+    def _probe(self) -> None:
+        """Whether the database answers as fast as on a machine that is not too busy, until the history is over."""
+        while not self._is_over.wait(SAMPLE):
+            with suppress(psycopg.Error), psycopg.connect(self.cluster.url(), autocommit=True) as db:
+                while not self._is_over.wait(SAMPLE):
+                    began = monotonic()
+                    db.execute("select pg_current_xact_id()")
+                    if monotonic() - began > SLOW:
+                        self._steady_since = monotonic()
 
     def _judge(self, consumer: headgate.Consumer) -> None:
         """Handled is acked and failed, and what was lost is said to be."""

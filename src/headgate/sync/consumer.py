@@ -194,7 +194,7 @@ class Consumer(Generic[T]):
         self, what: str, query: str, messages: Iterable[Message | str], more: tuple[Any, ...], conn: Any
     ) -> Settled:
         is_traced = self.is_traced and tracing.is_on()
-        if not isinstance(messages, (str, Message)):
+        if isinstance(messages, Iterable) and not isinstance(messages, str):
             messages = list(messages)  # read twice: for their ids, and for their traces
             if conn is None:  # those of a `transaction()` are settled in it, as by their own methods
                 conn = next((m._tx for m in messages if isinstance(m, Message) and m._tx is not None), None)
@@ -532,6 +532,8 @@ def as_ids(messages: Iterable[Message | str]) -> Array:
         raise InvalidArgument(
             "a single message was passed where several are taken", hint="pass a list of messages or ack_ids"
         )
+    if not isinstance(messages, Iterable):
+        raise InvalidArgument(f"{messages!r} are not messages", hint="pass a list of messages or ack_ids")
     ids = Array(m.ack_id if isinstance(m, Message) else m for m in messages)
     for id in ids:
         if not isinstance(id, str):
