@@ -14,8 +14,8 @@ from frozen import Network
 from servers import replica
 from worker_histories import Found, History, World
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 
 Play = Callable[[History], Found]
 

@@ -22,7 +22,7 @@ from conftest import wait_until
 from frozen import Network, frozen
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 SAMPLE = 0.02  # seconds between two looks
 SLOW = 0.1  # seconds that nothing takes on a machine that is not too busy to judge a worker
