@@ -17,7 +17,8 @@ from headgate.cli import app
 
 # the routes of the HTTP API that commands stand for; {} is a name or number
 ROUTES = {
-    ("GET", "doctor"), ("POST", "streams"), ("GET", "streams"), ("GET", "streams/{}"), ("PATCH", "streams/{}"), ("DELETE", "streams/{}"),
+    ("GET", "doctor"),
+    ("POST", "streams"), ("GET", "streams"), ("GET", "streams/{}"), ("PATCH", "streams/{}"), ("DELETE", "streams/{}"),
     ("GET", "streams/{}/archives"), ("DELETE", "streams/{}/archives/{}"),
     ("POST", "streams/{}/messages"), ("GET", "streams/{}/messages"), ("GET", "streams/{}/messages/{}"),
     ("POST", "streams/{}/consumers"), ("GET", "streams/{}/consumers"), ("GET", "streams/{}/consumers/{}"),

@@ -130,6 +130,11 @@ def test_a_full_disk() -> None:
 @pytest.mark.parametrize("wrong", [5, None, "1.1.1", object()])
 def test_what_is_no_list_of_messages(orders: headgate.Stream, wrong: Any) -> None:
     consumer = orders.consumer("c", create=True)
-    for call in (consumer.ack, consumer.nack, lambda ids: consumer.extend(ids, 1), lambda ids: consumer.receive(acks=ids)):
+    for call in (
+        consumer.ack,
+        consumer.nack,
+        lambda ids: consumer.extend(ids, 1),
+        lambda ids: consumer.receive(acks=ids),
+    ):
         with pytest.raises(headgate.InvalidArgument, match="hint: pass a list of messages or ack_ids"):
             call(wrong)

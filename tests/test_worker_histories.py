@@ -1,4 +1,4 @@
-"""Workers beside trouble, at random: nobody idle beside messages that wait, stops in time, and counts that are exact."""
+"""Workers beside trouble, at random: nobody idle beside what waits, stops in time, and counts that are exact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from servers import replica
 from worker_histories import Found, History, World
 
 from headgate.database import schema
-from headgate.postgres.cluster import Cluster
 
 Play = Callable[[History], Found]
 

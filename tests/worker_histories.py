@@ -76,9 +76,15 @@ class Runner:
         self.failure: BaseException | None = None
         self.idle_since = self.linked_since = float("inf")
 
+    def __repr__(self) -> str:
+        w = self.worker
+        return f"<{self.failure!r} {w._link} {w.stats} {w._lines[0].hand.deliveries} next {w._lines[0].receive_at}>"
+
     def start(self) -> None:
+        """Returns once it has its consumer: one that finds no database when it begins says so, and ends."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+        wait_until(lambda: self.worker._link is not None or self.failure is not None, 120)
 
     def _run(self) -> None:
         try:
@@ -147,7 +153,10 @@ class World:
                     self._do(kind, stream, consumer)
                     time.sleep(self.dice.uniform(0, h.pause))
                 self._is_over.set()
-                wait_until(lambda: self._is_done(consumer), 120)
+                deadline = monotonic() + 120
+                while not self._is_done(consumer):
+                    assert monotonic() < deadline, f"not done: {consumer.info()} {self.runners} after {found.done}"
+                    time.sleep(0.1)
             finally:
                 self._is_over.set()
                 found.stop = max(found.stop, *(runner.stop(30) for runner in self.runners))
