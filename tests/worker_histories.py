@@ -202,13 +202,16 @@ class World:
             backoff = self.dice.choice([0.01, 0.1, [0.01, 0.2]])
             self._call(lambda: consumer.alter(backoff=backoff))
         elif kind == "stop":
-            self._stop_one()
+            self._stop_one().start()
         elif kind in FAULTS:
+            stopped: Runner | None = None
             with self._trouble(kind):
                 time.sleep(self.dice.uniform(0, self.history.fault))
                 if self.dice.random() < 0.3:
                     self.found.done.append("stop meanwhile")
-                    self._stop_one()
+                    stopped = self._stop_one()
+            if stopped is not None:
+                stopped.start()
 
     def _call(self, call: Callable[[], object]) -> None:
         """As often as it takes: it does no harm, and the pool may have connections that were cut."""
@@ -220,7 +223,7 @@ class World:
             return
         raise AssertionError("the database is there, and no call gets to it")
 
-    def _stop_one(self) -> None:
+    def _stop_one(self) -> Runner:
         runner = self.dice.choice(self.runners)
         # Where nothing else happens what runs may finish, so that all that was handled is acked.
         grace = self.dice.uniform(0, 1) if self.history.faults else 30
