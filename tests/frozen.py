@@ -33,9 +33,9 @@ def frozen(cluster: Cluster) -> Iterator[None]:
 
 
 class Network:
-    """A TCP proxy in front of PostgreSQL's socket, whose bytes may stop to arrive without any connection's end."""
+    """A TCP proxy in front of PostgreSQL's socket, or a port: bytes may stop to arrive without any connection's end."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path | int) -> None:
         self._target = target
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
@@ -67,7 +67,10 @@ class Network:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            far_reader, far_writer = await asyncio.open_unix_connection(str(self._target))
+            if isinstance(self._target, int):
+                far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            else:
+                far_reader, far_writer = await asyncio.open_unix_connection(str(self._target))
         except OSError:  # it is not there
             writer.transport.abort()
             return
