@@ -322,7 +322,8 @@ class World:
             return
         said = (found, *stats)
         assert acked + nacked <= began <= acked + nacked + lost, said
-        assert acked <= succeeded <= acked + nacked + lost, said  # (a thread that the stop did not wait for counts as failed)
+        # (a thread that a stop did not wait for counts as failed)
+        assert acked <= succeeded <= acked + nacked + lost, said
         assert found.messages <= acked + lost, said
         if "kill" not in found.done:  # (a crash forgets the last acks, and their messages come again)
             assert acked <= found.messages, said
