@@ -33,12 +33,13 @@ def frozen(cluster: Cluster) -> Iterator[None]:
 
 
 class Network:
-    """A TCP proxy in front of PostgreSQL's socket, whose bytes may stop to arrive without any connection's end."""
+    """A TCP proxy in front of PostgreSQL's socket, or a port: bytes may stop to arrive without any connection's end."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path | int) -> None:
         self._target = target
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
 
     @contextmanager
@@ -60,9 +61,25 @@ class Network:
     def thaw(self) -> None:
         self._loop.call_soon_threadsafe(self._flows.set)
 
+    def cut(self) -> None:
+        """Every connection ends at once."""
+        self._loop.call_soon_threadsafe(lambda: [writer.transport.abort() for writer in self._writers])
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(str(self._target))
-        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        try:
+            if isinstance(self._target, int):
+                far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            else:
+                far_reader, far_writer = await asyncio.open_unix_connection(str(self._target))
+        except OSError:  # it is not there
+            writer.transport.abort()
+            return
+        both = {writer, far_writer}
+        self._writers |= both
+        try:
+            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        finally:
+            self._writers -= both
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

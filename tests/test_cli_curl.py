@@ -17,6 +17,7 @@ from headgate.cli import app
 
 # the routes of the HTTP API that commands stand for; {} is a name or number
 ROUTES = {
+    ("GET", "doctor"),
     ("POST", "streams"), ("GET", "streams"), ("GET", "streams/{}"), ("PATCH", "streams/{}"), ("DELETE", "streams/{}"),
     ("GET", "streams/{}/archives"), ("DELETE", "streams/{}/archives/{}"),
     ("POST", "streams/{}/messages"), ("GET", "streams/{}/messages"), ("GET", "streams/{}/messages/{}"),
@@ -176,6 +177,7 @@ CALLS: dict[str, tuple[str, str, object]] = {
     ),
     "token list": ("GET", "/api/tokens", None),
     "consumer workers s c": ("GET", "/api/streams/s/consumers/c/workers", None),
+    "doctor --patience 30s": ("GET", "/api/doctor?patience_ms=30000", None),
     "token audit --before 7": ("GET", "/api/audit?limit=100&before=7", None),
     "token remove hg_1": ("DELETE", "/api/tokens/hg_1", None),
 }  # fmt: skip

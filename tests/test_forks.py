@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 import headgate
@@ -206,3 +210,45 @@ def test_clients_do_not_travel(hg: headgate.Headgate, orders: headgate.Stream) -
     for one in (hg, orders, orders.consumer("c", create=True)):
         with pytest.raises(headgate.InvalidArgument, match="hint: connect in the other process"):
             pickle.dumps(one)
+
+
+PRELOADED = """
+import json, os, sys
+import headgate
+hg = headgate.connect(os.environ["DATABASE"])
+stream = hg.stream("orders", create=True)
+stream.send("so that there is a connection to share")
+
+def app(environ, start_response):
+    asked = environ["QUERY_STRING"]
+    answer = [stream.send(asked), hg.run("select %s::text", (asked,))[0][0], os.getpid()]
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps(answer).encode()]
+"""
+
+
+def test_gunicorn_that_loads_before_it_forks(hg: headgate.Headgate, database_url: str, tmp_path: Path) -> None:
+    pytest.importorskip("gunicorn")
+    (tmp_path / "preloaded.py").write_text(PRELOADED)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # gunicorn takes it over
+        command = [sys.executable, "-W", "ignore", "-m", "gunicorn", "--preload", "--workers", "8", "preloaded:app"]
+        server = subprocess.Popen(
+            [*command, "--bind", f"fd://{listening.fileno()}", "--timeout", "120", "--no-control-socket"],
+            cwd=tmp_path, env={**os.environ, "DATABASE": database_url}, pass_fds=[listening.fileno()],
+        )  # fmt: skip
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def ask(n: int) -> tuple[str, int, str, int]:
+            seq, said, pid = httpx.get(f"{address}/?{n}", timeout=120).json()
+            return str(n), seq, said, pid
+
+        try:
+            with ThreadPoolExecutor(16) as threads:
+                answers = list(threads.map(ask, range(400)))
+        finally:
+            server.terminate()
+            server.wait(60)
+    sent = {m.seq: m.data for m in hg.stream("orders").messages(1000)}
+    assert [n for n, seq, said, _ in answers if said != n or sent[seq] != n] == []
+    assert len({seq for _, seq, _, _ in answers}) == 400
+    assert len({pid for *_, pid in answers}) > 1

@@ -125,3 +125,16 @@ def test_a_full_disk() -> None:
         raise OSError(28, "No space left on device")
     with pytest.raises(EmbeddedServerError, match="hint: the disk is full"), _explained("there"):  # type: ignore[arg-type]
         raise EmbeddedServerError("initdb failed: No space left on device", hint="see the log")
+
+
+@pytest.mark.parametrize("wrong", [5, None, "1.1.1", object()])
+def test_what_is_no_list_of_messages(orders: headgate.Stream, wrong: Any) -> None:
+    consumer = orders.consumer("c", create=True)
+    for call in (
+        consumer.ack,
+        consumer.nack,
+        lambda ids: consumer.extend(ids, 1),
+        lambda ids: consumer.receive(acks=ids),
+    ):
+        with pytest.raises(headgate.InvalidArgument, match="hint: pass a list of messages or ack_ids"):
+            call(wrong)

@@ -44,7 +44,6 @@ NOT_OVER_HTTP = {
     "migrate()": lambda hg: hg.migrate(),
     "maintenance()": lambda hg: hg.maintenance(),
     "maintain()": lambda hg: hg.maintain(),
-    "doctor()": lambda hg: hg.doctor(),
     "segments()": lambda hg: hg.stream("s", create=True).segments(),
     "compact()": lambda hg: hg.stream("s", create=True).compact(),
     "tick()": lambda hg: hg.stream("s", create=True).tick(),
@@ -91,6 +90,20 @@ def test_scopes(hg: headgate.Headgate, server: Replica) -> None:
         with headgate.connect(server.url, token=token) as nobody:
             with pytest.raises(headgate.NotAllowed, match=r"hint: pass token="):
                 nobody.stream("s")
+
+
+def test_the_doctor(hg: headgate.Headgate, server: Replica, database_url: str) -> None:
+    """The same as on the database; whoever may look at all streams may ask."""
+    stream = hg.stream("s", create=True)
+    stream.consumer("c", create=True).pause()
+    stream.send("x")
+    with headgate.connect(database_url) as direct:
+        expected = direct.doctor()
+    assert "consumer s/c" in {f.subject for f in expected}
+    assert hg.doctor() == expected
+    with headgate.connect(server.url, token=server.new_token("monitor", streams=["s"])) as narrow:
+        with pytest.raises(headgate.NotAllowed):
+            narrow.doctor()
 
 
 def test_a_batch_that_is_too_large(hg: headgate.Headgate) -> None:

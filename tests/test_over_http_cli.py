@@ -58,6 +58,15 @@ def test_push(run: CommandLine, hg: headgate.Headgate, orders: headgate.Stream) 
     check_push(run, hg)
 
 
+def test_the_doctor(run: CommandLine, hg: headgate.Headgate, orders: headgate.Stream) -> None:
+    orders.consumer("c", create=True).pause()
+    orders.send("x")
+    done = run("doctor")
+    assert "consumer" in done.out
+    assert "headgate consumer resume orders c" in done.out, "its advice is commands"
+    assert {f["subject"] for f in json.loads(run("doctor", "--json").out)} >= {"consumer orders/c"}
+
+
 @pytest.fixture
 def alone(run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """Without anything in the environment that says where."""
@@ -114,7 +123,7 @@ class TestContexts:
 
     @pytest.mark.parametrize(
         "command",
-        ["up", "migrate", "maintain", "doctor", "stream segments orders", "stream compact orders",
+        ["up", "migrate", "maintain", "stream segments orders", "stream compact orders",
          "pipeline status p", "bench publish", "torture many-keys"],
     )  # fmt: skip
     def test_what_needs_the_database_says_so(self, run: CommandLine, server: Replica, command: str) -> None:

@@ -20,6 +20,7 @@ import pytest
 from clients import running, running_async, until
 from conftest import wait_until
 from databases import new_database
+from frozen import Network
 from servers import Replica, replica
 
 import headgate
@@ -58,7 +59,7 @@ def rest(consumer: headgate.Consumer) -> tuple[int, int]:
 
 def test_worker(stream: headgate.Stream) -> None:
     """Messages that succeed, fail, and take longer than their deadline, in batches."""
-    consumer = stream.consumer("c", create=True, ack_wait=1, max_deliver=3, backoff=0)
+    consumer = stream.consumer("c", create=True, ack_wait=2, max_deliver=3, backoff=0)
     seen: Counter[int] = Counter()
 
     @consumer.worker(concurrency=4, batch_size=50)
@@ -67,7 +68,7 @@ def test_worker(stream: headgate.Stream) -> None:
         if m.data == 7 and m.attempt < 3:
             raise headgate.Retry(delay=0)
         if m.data == 8:
-            time.sleep(1.8)  # it is kept meanwhile
+            time.sleep(2.6)  # it is kept meanwhile
 
     with running(handle):
         stream.send_batch(range(200))
@@ -202,9 +203,10 @@ def test_kill_9_of_a_worker(server: Replica, stream: headgate.Stream) -> None:
     finally:
         stuck.send_signal(signal.SIGKILL)
         stuck.wait()
+    consumer.alter(ack_wait=30)  # so that the other one loses nothing on a machine at work
     other = start(server, stream)
     try:
-        wait_until(lambda: rest(consumer) == (0, 0))
+        wait_until(lambda: rest(consumer) == (0, 0), 120)
         other.terminate()
         assert other.wait(20) == 0
         assert other.stdout
@@ -243,6 +245,44 @@ def test_the_server_is_killed_and_comes_back(database_url: str, tmp_path: Path, 
             wait_until(lambda: seen == set(range(101)))
             wait_until(lambda: rest(consumer) == (0, 0))
         assert handle.stats.reconnects >= 1
+
+
+def test_connections_are_cut(server: Replica, stream: headgate.Stream) -> None:
+    """By a proxy, again and again: what has an id is sent once, and everything is handled and accounted for."""
+    consumer = stream.consumer("c", create=True, ack_wait=5, backoff=0)
+    seen: Counter[int] = Counter()
+    with (
+        Network(int(server.url.rpartition(":")[2])).running() as network,
+        headgate.connect(f"http://127.0.0.1:{network.port}", token=server.token, timeout=60) as hg,
+    ):
+        there = hg.stream(stream.name)
+        worker = there.consumer("c").worker(lambda m: seen.update([m.data]), concurrency=2)
+        with running(worker):
+            for n in range(60):
+                if n % 6 == 0:
+                    network.cut()
+                there.send(n, id=str(n))
+            wait_until(lambda: rest(consumer) == (0, 0), 120)
+    assert set(seen) == set(range(60))
+    assert stream.info().messages == 60
+    s = worker.stats
+    assert s.received == s.acked + s.nacked + s.released + s.lost + s.settled
+    assert s.acked <= 60 <= s.acked + s.lost
+
+
+def test_a_token_that_is_revoked_ends_the_worker(server: Replica, stream: headgate.Stream) -> None:
+    """It would go on for ever otherwise, and nobody would see why."""
+    stream.consumer("c", create=True)
+    token = server.new_token("consume")
+    with headgate.connect(server.url, token=token) as hg:
+        worker = hg.stream(stream.name).consumer("c").worker(lambda m: None)
+        with pytest.raises(headgate.NotAllowed, match="token"), running(worker):
+            stream.send({})
+            wait_until(lambda: worker.stats.acked == 1)
+            with server.client() as admin:
+                newest = admin.get("/api/tokens").json()["data"][0]
+                assert admin.delete(f"/api/tokens/{newest['id']}").is_success
+            wait_until(lambda: worker._loop is None, 60)
 
 
 def test_the_database_restarts(stream: headgate.Stream, url: str) -> None:

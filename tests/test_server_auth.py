@@ -118,7 +118,7 @@ def test_other_tenants_streams(server: Replica) -> None:
         assert len(answers) == 1
         # nor can it give itself more, or read what others did
         assert error(http.post("/api/tokens", json={"name": "x", "scopes": ["admin"]}), 403)
-        for path in ("/api/tokens", "/api/audit", "/metrics"):
+        for path in ("/api/tokens", "/api/audit", "/api/doctor", "/metrics"):
             assert error(http.get(path), 403) == "stream_not_allowed"
 
 

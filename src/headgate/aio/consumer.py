@@ -194,10 +194,9 @@ class AsyncConsumer(Generic[T]):
         self, what: str, query: str, messages: Iterable[AsyncMessage | str], more: tuple[Any, ...], conn: Any
     ) -> Settled:
         is_traced = self.is_traced and tracing.is_on()
-        if not isinstance(messages, (str, AsyncMessage)):
-            messages = list(messages)  # read twice: for their ids, and for their traces
-            if conn is None:  # those of a `transaction()` are settled in it, as by their own methods
-                conn = next((m._tx for m in messages if isinstance(m, AsyncMessage) and m._tx is not None), None)
+        messages = _several(messages)  # read twice: for their ids, and for their traces
+        if conn is None:  # those of a `transaction()` are settled in it, as by their own methods
+            conn = next((m._tx for m in messages if isinstance(m, AsyncMessage) and m._tx is not None), None)
         ids = as_ids(messages)
         if not ids:
             return Settled(0, 0)
@@ -530,12 +529,19 @@ class AsyncConsumer(Generic[T]):
 
 def as_ids(messages: Iterable[AsyncMessage | str]) -> Array:
     """The ack_ids of messages, as a parameter."""
-    if isinstance(messages, (str, AsyncMessage)):
-        raise InvalidArgument(
-            "a single message was passed where several are taken", hint="pass a list of messages or ack_ids"
-        )
-    ids = Array(m.ack_id if isinstance(m, AsyncMessage) else m for m in messages)
+    ids = Array(m.ack_id if isinstance(m, AsyncMessage) else m for m in _several(messages))
     for id in ids:
         if not isinstance(id, str):
             raise InvalidAckId(f"{id!r} is not an ack_id", hint="pass messages as they were received, or their ack_id")
     return ids
+
+
+def _several(messages: Iterable[AsyncMessage | str]) -> list[AsyncMessage | str]:
+    """A list of them; an error when it is a single one, or something else."""
+    if isinstance(messages, (str, AsyncMessage)):
+        raise InvalidArgument(
+            "a single message was passed where several are taken", hint="pass a list of messages or ack_ids"
+        )
+    if not isinstance(messages, Iterable):
+        raise InvalidArgument(f"{messages!r} are not messages", hint="pass a list of messages or ack_ids")
+    return list(messages)

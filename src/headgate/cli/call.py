@@ -140,6 +140,11 @@ class Call:
         return _database(context_file.where(self._database, self._context))
 
     @property
+    def is_server(self) -> bool:
+        """Whether the calls go over HTTP."""
+        return context_file.where(self._database, self._context).is_server
+
+    @property
     def named_url(self) -> str | None:
         """The database, if it was said for this run: for what should not happen to the context in use by accident."""
         return _database(context_file.where(self._database, self._context, in_use=False))

@@ -161,18 +161,20 @@ def maintain(call: Call) -> None:
     call.say_rows(done, done, ("task", "subject", "done"), "there was nothing to do")
 
 
-@command(app, "doctor")
+@command(app, "doctor", curl=True)
 @click.option(
     "--patience", type=values.time, default="5m", show_default=True, metavar="TIME",
     help="Report what lasts longer than this, such as 30s or 1h.",
 )  # fmt: skip
 def doctor(call: Call, patience: timedelta) -> int:
     """Say what is wrong with the database and what to do; exit with 1 when it is a problem."""
+    if call.curl("GET", "doctor", query={"patience_ms": round(patience.total_seconds() * 1000)}):
+        return OK
     try:
-        findings = call.direct.doctor(patience)
+        findings = call.hg.doctor(patience)
     except UNFIT as error:
         findings = [headgate.Finding("problem", "version", error.message, error.hint or "")]
-        if isinstance(error, headgate.SchemaOutdated):
+        if isinstance(error, headgate.SchemaOutdated) and not call.is_server:
             advice = "Commit or roll back there, or end it: select pg_terminate_backend(pid), or rollback prepared."
             for who in headgate.Headgate(call.url).in_the_way():
                 findings.append(headgate.Finding("warning", "migrate", f"An upgrade would wait for {who}.", advice))

@@ -11,7 +11,17 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..database.encoding import CONTENT_TYPE, ENCODING
-from ..types import ArchiveInfo, Attempt, ChannelInfo, ConsumerInfo, LifeEvent, SourceInfo, StreamInfo, WorkerInfo
+from ..types import (
+    ArchiveInfo,
+    Attempt,
+    ChannelInfo,
+    ConsumerInfo,
+    Finding,
+    LifeEvent,
+    SourceInfo,
+    StreamInfo,
+    WorkerInfo,
+)
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -256,4 +266,4 @@ def _length(milliseconds: int | None) -> timedelta | None:
 
 
 STREAMS, WORKERS, ARCHIVES = listed(StreamInfo), listed(WorkerInfo), listed(ArchiveInfo)
-ATTEMPTS, LIFE = listed(Attempt), listed(LifeEvent)
+ATTEMPTS, LIFE, FINDINGS = listed(Attempt), listed(LifeEvent), listed(Finding)

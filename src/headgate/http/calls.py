@@ -12,8 +12,7 @@ from .request import CALLS, USE_THE_DATABASE, Made
 
 _NO_FORM = {
     statements.MAINTAIN: "the server maintains its database by itself: there is nothing to do for a client over HTTP",
-    statements.DOCTOR: "the doctor looks into the database itself, which a client over HTTP does not reach",
-    statements.VERSIONS: "the doctor looks into the database itself, which a client over HTTP does not reach",
+    statements.VERSIONS: "versions are compared in the database itself, which a client over HTTP does not reach",
     statements.SEGMENTS: "segments are listed in the database itself, which a client over HTTP does not reach",
     statements.COMPACT: "segments are compacted in the database itself, which a client over HTTP does not reach",
     statements.TICK: "ticks are made in the database itself, which a client over HTTP does not reach",

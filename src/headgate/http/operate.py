@@ -284,6 +284,12 @@ def _drop_source(name: str) -> Made:
     return Request("DELETE", path("sources", name))
 
 
+@call(statements.DOCTOR)
+def _doctor(patience: str) -> Made:
+    query = {"patience_ms": milliseconds(patience)}
+    return look(path("doctor"), answers.FINDINGS, query=query)
+
+
 @call(statements.TOKENS)
 def _tokens() -> Made:
     return look(path("tokens"), answers.plain, list[answers.TokenRow])

@@ -396,6 +396,12 @@ class AttemptsQuery(Body):
     before: Seq | None = None
 
 
+class DoctorQuery(Body):
+    """What is reported lasts longer than this."""
+
+    patience_ms: Milliseconds = 300_000
+
+
 class AuditQuery(Body):
     """How many, and before which."""
 

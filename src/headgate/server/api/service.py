@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from ...aio import AsyncHeadgate
 from ...database import schema, statements
 from ...errors import ConnectionFailed, Error
-from ...types import ConsumerInfo, StreamInfo
+from ...types import ConsumerInfo, Finding, StreamInfo
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.openapi import docs_page, document
 from ..http.routing import Routes
 from ..operate import metrics, pages
 from .answers import Health, Welcome
+from .requests import DoctorQuery
 
 routes = Routes()
 
@@ -111,6 +112,12 @@ async def readyz(call: Call) -> Health:
     if (error := schema.check(schema.Installed(*installed))) is not None:
         raise error
     return Health("ready")
+
+
+@routes.route("GET", "/api/doctor", scope="monitor", everywhere=True, query=DoctorQuery, answer=list[Finding])
+async def look_for_ailments(call: Call) -> list[Finding]:
+    """What is wrong with the database and what to do about it, the worst first."""
+    return await call.service.hg.doctor(call.query.patience_ms / 1000)
 
 
 def _away(hg: AsyncHeadgate) -> Problem:
