@@ -59,8 +59,8 @@ SDK_TITLES = {
     ),
     "looking": (
         "Looking",
-        "Milliseconds of the SDK's calls that look at a large stream and its consumer, with messages unread, in flight, "
-        "parked and done (median).",
+        "Milliseconds of the SDK's calls that look at a large stream and its consumer, with messages unread, in "
+        "flight, parked and done (median).",
     ),
     "streams": (
         "Many streams",
