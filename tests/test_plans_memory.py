@@ -13,7 +13,7 @@ Db = psycopg.Connection[Any]
 KEPT = ("CachedPlan", "CachedPlanSource", "CachedPlanQuery", "SPI Plan", "PL/pgSQL function")
 WARM, MORE = 3, 10
 MOST = 430 * 1024  # bytes a stream: 365 KB in PostgreSQL 18, 409 in 15
-MOST_COLD = 150 * 1024  # once a session keeps 250: see keeps_plans
+MOST_COLD = 150 * 1024  # once a session keeps 150: see keeps_plans
 
 
 def kept(db: Db) -> int:
@@ -61,8 +61,8 @@ def test_a_stream_costs_a_session_little(db: Db) -> None:
     assert each < MOST, f"{each / 1024:.0f} KB a stream"
 
 
-def test_past_250_streams_one_costs_still_less(db: Db) -> None:
-    db.execute("set headgate.kept = '250'")
+def test_past_150_streams_one_costs_still_less(db: Db) -> None:
+    db.execute("set headgate.kept = '150'")
     each = cost_of_a_stream(db)
     assert each < MOST_COLD, f"{each / 1024:.0f} KB a stream"
 
@@ -73,9 +73,9 @@ def test_a_session_counts_the_streams_that_it_uses(db: Db) -> None:
     db.execute("select headgate.send('orders', 'x')")
     db.execute("select headgate.send('orders', 'x')")
     assert db.execute(kept_for, [1]).fetchone() == (True, "1")
-    db.execute("set headgate.kept = '250'")
-    assert db.execute(kept_for, [1]).fetchone() == (True, "250")
-    assert db.execute(kept_for, [2]).fetchone() == (False, "251")
+    db.execute("set headgate.kept = '150'")
+    assert db.execute(kept_for, [1]).fetchone() == (True, "150")
+    assert db.execute(kept_for, [2]).fetchone() == (False, "151")
     db.execute("set headgate.kept = 'nonsense'; set headgate.keeps_3 = 'nonsense'")
     assert db.execute(kept_for, [3]).fetchone() == (True, "1")
 
@@ -89,7 +89,7 @@ def test_what_is_planned_anew_does_the_same(db: Db, settings: str, is_cold: bool
     db.execute("select headgate.create_stream('orders', lanes => 3)")
     db.execute(f"select headgate.create_consumer('orders', 'c'{settings})")
     if is_cold:
-        db.execute("set headgate.kept = '250'")
+        db.execute("set headgate.kept = '150'")
     seqs: list[int] = []
     for n in range(6):
         row = db.execute(

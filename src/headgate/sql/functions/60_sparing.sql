@@ -1,9 +1,9 @@
 -- Sessions that use thousands of streams. What sends to a stream and receives from it is planned once in
--- each session, and kept: some 0.4 MB a stream. A session does so for the first 250 streams that it
+-- each session, and kept: some 0.4 MB a stream. A session does so for the first 150 streams that it
 -- uses; of the others, which are cold, statements are planned anew each time (docs/adr/0026).
 
 -- keeps_plans(stream id) -> whether this session keeps plans of its own for what sends to a stream and
--- receives from it. It does for the first 250 streams that it uses, some 0.4 MB for each of them; of
+-- receives from it. It does for the first 150 streams that it uses, some 0.4 MB for each of them; of
 -- others the statements are planned anew each time, which takes about half a millisecond, so that a
 -- session that uses thousands of them fits into memory (docs/adr/0026). What it said is remembered
 -- in settings of the session, on which nothing but speed depends.
@@ -15,7 +15,7 @@ declare
 begin
   if said is null or said not in ('y', 'n') then  -- ('' after a rollback)
     if kept is null or kept !~ '^[0-9]{1,9}$' then kept := '0'; end if;
-    said := case when kept::int < 250 then 'y' else 'n' end;
+    said := case when kept::int < 150 then 'y' else 'n' end;
     perform set_config('headgate.keeps_' || p_stream, said, false);
     perform set_config('headgate.kept', (kept::int + 1)::text, false);
   end if;
