@@ -132,8 +132,7 @@ select replace(replace($source$r := {step};
       get diagnostics got = row_count;
     elsif r.step = 'cold' then
       return query select * from headgate.receive_cold(
-        {stream}, 'headgate.seq_{stream}', {is upsert}, p_consumer, n, p_worker, acks, open,
-        p_ack_wait);
+        {stream}, p_consumer, n, p_worker, acks, open, p_ack_wait);
       exit;
     else
       exit;

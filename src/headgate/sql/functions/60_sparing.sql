@@ -22,22 +22,24 @@ begin
   return said = 'y';
 end $$;
 
--- receive_cold(stream id, its sequence, upsert, consumer, batch_size, worker, acks, open, ack_wait) ->
+-- receive_cold(stream id, consumer, batch_size, worker, acks, open, ack_wait) ->
 -- what receive_<stream id> answers, for a session that keeps plans of many other streams and none of
 -- this one (keeps_plans): its statements are planned anew each time. Locks and writes as that.
 create or replace function headgate.receive_cold(
-  p_stream int, p_seqs regclass, p_upsert boolean, p_consumer text, n int, p_worker text,
-  acks text[], p_open boolean, p_ack_wait interval)
+  p_stream int, p_consumer text, n int, p_worker text, acks text[], p_open boolean,
+  p_ack_wait interval)
 returns setof headgate.received
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   r headgate.receiving;
   got int;
+  seqs regclass := 'headgate.seq_' || p_stream;
+  is_upsert boolean := (select s.one_message_per_key from headgate.stream s where s.id = p_stream);
 begin
   r.step := 'cold';
   loop
     r := headgate.receive_step(
-      r, got, p_stream, p_seqs, p_upsert, false, p_consumer, n, p_worker, acks, p_open, p_ack_wait);
+      r, got, p_stream, seqs, is_upsert, false, p_consumer, n, p_worker, acks, p_open, p_ack_wait);
     if r.step = 'read' then
       return query execute headgate.cold_statement(headgate.read_statement(), p_stream)
         using r, p_worker;
