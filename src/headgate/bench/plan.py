@@ -28,6 +28,9 @@ class Plan:
     idle_lanes: int = 100_000
     active_channels: int = 10_000
     keys: int = 100_000
+    looked_messages: int = 1_000_000  # of the stream that is looked at, in
+    looked_channels: int = 20_000
+    streams: int = 1_000  # with three consumers each
     pgmq_endures: bool = True  # pgmq too gets a deep backlog and a pinned snapshot
 
     def scaled(self, factor: float) -> Plan:
@@ -41,6 +44,8 @@ class Plan:
             deep_messages=int(self.deep_messages * factor), pin_seconds=self.pin_seconds * factor,
             channels=max(20, int(self.channels * factor)), idle_lanes=int(self.idle_lanes * factor),
             active_channels=int(self.active_channels * factor), keys=int(self.keys * factor),
+            looked_messages=int(self.looked_messages * factor), looked_channels=int(self.looked_channels * factor),
+            streams=max(5, int(self.streams * factor)),
         )  # fmt: skip
 
 

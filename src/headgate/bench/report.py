@@ -57,6 +57,16 @@ SDK_TITLES = {
         "read by plain SQL. Its queue was given an index that its grouped reads can use and that it does not come "
         "with: without it, a read compares every group with every message.",
     ),
+    "looking": (
+        "Looking",
+        "Milliseconds of the SDK's calls that look at a large stream and its consumer, with messages unread, in "
+        "flight, parked and done (median).",
+    ),
+    "streams": (
+        "Many streams",
+        "1,000 streams with three consumers each: a session that sends to, receives from and acks in all of them, a "
+        "listing of all consumers with what is unread, and steps of maintenance.",
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from .endurance import deep_backlog, pinned_snapshot
 from .fanout import fanout
 from .lanes import active_channels, channels, idle_lanes, key_lanes
 from .latency import latency
+from .looking import looking, many_streams
 from .plan import Plan
 from .results import Result, Run, machine
 from .server import databases_on, pgmq_version, temporary_server
@@ -34,6 +35,8 @@ BENCHMARKS: dict[str, Callable[[Bench], list[Result]]] = {
     "idle": idle_lanes,
     "active": active_channels,
     "keys": key_lanes,
+    "looking": looking,
+    "streams": many_streams,
 }
 
 

@@ -38,6 +38,8 @@ BENCHMARKS = (
     "idle",
     "active",
     "keys",
+    "looking",
+    "streams",
 )
 
 APART = ("http", "spark")  # these have benchmarks of their own

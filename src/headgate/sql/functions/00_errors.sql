@@ -71,6 +71,15 @@ begin
   end if;
 end $$;
 
+-- check_max(n): HG010 where less than nothing is asked for. Null is no limit.
+create or replace function headgate.check_max(p_max int) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_max < 0 then
+    perform headgate.fail('HG010', format('max %s is not possible', p_max), 'choose 0 or more');
+  end if;
+end $$;
+
 -- fail_if_different(what, alter, settings): HG015 when some setting was given and is not the one that there is; `given` is null where
 -- that is not so. `change` says how it can be changed: by the function `alter`, another one, or (null) not at all.
 create or replace function headgate.fail_if_different(p_what text, p_alter text, p_settings headgate.setting[]) returns void

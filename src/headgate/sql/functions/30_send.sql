@@ -24,7 +24,7 @@ end $$;
 -- session and stream: docs/adr/0022.)
 create or replace function headgate.append_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select $source$
+select replace($source$
 create function headgate.append_{stream}(
   p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[],
   p_channels text[], p_delays interval[], p_end bigint) returns bigint[]
@@ -32,7 +32,17 @@ language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = for
 declare r bigint[];
 begin
   -- point: a send has an id and no seq
-  with q as materialized (
+  {statement};
+  -- point: a send has inserted
+  return r;
+end $$;
+$source$, '{statement}', replace(headgate.append_statement(), '{into}', 'into r'))
+$template$;
+
+-- append_statement() -> the insert of append_<stream id>.
+create or replace function headgate.append_statement() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$with q as materialized (
     select array_agg(nextval('headgate.seq_{stream}')) as seqs
       from generate_series(1, cardinality(p_datas))),
   i as (
@@ -40,11 +50,7 @@ begin
       select s, p_xid, {lane}, k, d, h, case when w is not null then clock_timestamp() + w end{, c}
         from q, unnest(p_keys, p_datas, p_headers, p_delays, seqs{, p_channels}) t (k, d, h, w, s{, c})
        where seqs[cardinality(p_datas)] < p_end)
-  select seqs into r from q;
-  -- point: a send has inserted
-  return r;
-end $$;
-$source$
+  select seqs {into} from q$source$
 $template$;
 
 -- append_beyond(stream, xid, keys, datas, headers, channels, delays, seqs) -> seqs: appends messages whose
@@ -138,8 +144,13 @@ begin
   end if;
   x := pg_current_xact_id();
   if ids is null then
-    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
-      into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
+    if coalesce(current_setting('headgate.keeps_' || s.id, true), '') = 'y'
+       or headgate.keeps_plans(s.id) then
+      execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
+        into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
+    else
+      seqs := headgate.append_cold(s, x, keys, datas, headers, channels, delays, ending);
+    end if;
     if (seqs[n] < ending) is not true then
       return headgate.append_beyond(s, x, keys, datas, headers, channels, delays, seqs);
     end if;

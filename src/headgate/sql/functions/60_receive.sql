@@ -110,17 +110,42 @@ $$;
 --   probe  Which lanes have something behind their span?
 --   look   Is anything left in the lane's span?
 --   retry  What is parked and due.
+--   cold   Everything, in a session that is to keep no plans of this stream.
 --   sift   A span with a filter, with keys in order, with delays …
 -- Rows are compared as (lane, seq), so that no planner takes another index: its statistics are never
 -- right, and a plan is kept for the life of a session. (Columns have no alias, and what is rare is
 -- elsewhere, because each word costs memory of every session and stream.)
 create or replace function headgate.receive_steps() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select $source$r := {step};
+select replace(replace($source$r := {step};
     if r.step = 'read' then
       -- point: a lane is to be read
       return query
-      with m as materialized (
+      {read};
+      get diagnostics got = row_count;
+      -- point: a lane is read
+      exit lanes when got = r.want;
+    elsif r.step in ('probe', 'look') then
+      r.ahead := {ahead};
+    elsif r.step in ('retry', 'sift') then
+      return query select * from headgate.retry_{stream}(r);
+      get diagnostics got = row_count;
+    elsif r.step = 'cold' then
+      return query select * from headgate.receive_cold(
+        {stream}, p_consumer, n, p_worker, acks, open, p_ack_wait);
+      exit;
+    else
+      exit;
+    end if;$source$,
+  '{read}', headgate.read_statement()),
+  '{ahead}', headgate.ahead_statement())
+$template$;
+
+-- read_statement(), ahead_statement() -> the step `read`, and the one of `probe` and `look`. The call
+-- is r, and the worker p_worker.
+create or replace function headgate.read_statement() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$with m as materialized (
         select seq, key, data, headers, deliver_at, created_at from headgate.message_{stream}
          where (lane, seq) > (r.lane, r.pos) and (lane, seq) <= (r.lane, r.hi)
            and seq > r.pos and seq <= r.hi
@@ -136,22 +161,16 @@ select $source$r := {step};
            set pos = case when cardinality(seqs) < r.want then r.hi else seqs[r.want] end, turn = r.t0,
                sweep_at = least(r.sweep_at, r.deadline), delivered = r.delivered + cardinality(seqs)
           from d where k.consumer = r.consumer and k.lane = r.lane)
-      select prefix || seq, seq, key, data, headers, null::text, 1, created_at from d, m;
-      get diagnostics got = row_count;
-      -- point: a lane is read
-      exit lanes when got = r.want;
-    elsif r.step in ('probe', 'look') then
-      r.ahead := array(
+      select prefix || seq, seq, key, data, headers, null::text, 1, created_at from d, m$source$
+$template$;
+
+create or replace function headgate.ahead_statement() returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $template$
+select $source$array(
         select l from unnest(r.probed, r.probed_from, r.probed_to) u (l, a, b)
          where exists (
            select from headgate.message_{stream}
-            where (lane, seq) > (l, a) and (lane, seq) <= (l, b) and seq > a and seq <= b offset 0));
-    elsif r.step in ('retry', 'sift') then
-      return query select * from headgate.retry_{stream}(r);
-      get diagnostics got = row_count;
-    else
-      exit;
-    end if;$source$
+            where (lane, seq) > (l, a) and (lane, seq) <= (l, b) and seq > a and seq <= b offset 0))$source$
 $template$;
 
 -- receive_template(lets go) -> the source of receive_<stream id>(consumer, batch_size, worker, acks,

@@ -17,7 +17,7 @@
 -- receive_step(call, got, stream id, its sequence, upsert, lets go, consumer, batch_size, worker, acks, open, ack_wait) -> the
 -- call at the next step that receive_<stream id> has to do, after the last one has handed out `got` messages. The first one,
 -- of a call that is null, finds the consumer, relaxes the commit, makes a tick when one is needed, settles acks, and sees to
--- limits. Each claims a lane, when the call has none: of those with work left the one that waited longest; the others are
+-- limits. (A call that is `cold` is at its beginning, too: see receive_cold.) Each claims a lane, when the call has none: of those with work left the one that waited longest; the others are
 -- looked at now and then, lest they starve. When the call `lets go`, a lane is a subtransaction, so that the first one claims
 -- none, nor does one that ends a lane. Locks the stream's row and a cursor (SKIP LOCKED); writes tick, and as settle,
 -- apply_limits and claim_with_care.
@@ -37,7 +37,12 @@ declare
   too_many boolean;  -- ticks were made lately
   dummy text;
 begin
-  if r.step is null then
+  if r.step is null and not p_lets_go
+     and coalesce(current_setting('headgate.keeps_' || p_stream, true), '') <> 'y'
+     and not headgate.keeps_plans(p_stream) then
+    r.step := 'cold';
+    return r;
+  elsif r.step is null or r.step = 'cold' then
     t0 := clock_timestamp();
     -- (One statement, because one more costs more than its question. But few columns: each costs, in every node.)
     select k.id, k.ordered, not k.ordered and k.pattern is null and not k.leased,

@@ -83,10 +83,7 @@ declare
   c headgate.consumer;
 begin
   if consumer is not null then c := headgate.find_consumer(stream, consumer); end if;
-  if attempts.max < 0 then
-    perform headgate.fail('HG010', format('max %s is not possible', attempts.max),
-      'choose 0 or more');
-  end if;
+  perform headgate.check_max(attempts.max);
   if seq is not null then  -- a message has few: asked of each consumer
     return query
     select a.id, k.name, a.seq, a.attempt, a.began, a.at, a.outcome, a.is_dead, a.worker, a.error

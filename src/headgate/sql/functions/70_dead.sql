@@ -119,6 +119,7 @@ returns table (seq bigint, key text, data text, headers jsonb, failed_at timesta
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer := headgate.find_consumer(stream, consumer); d int;
 begin
+  perform headgate.check_max(max);
   select id into d from headgate.stream s where s.dead_of = c.stream;
   if not found then return; end if;
   return query execute format($q$
@@ -173,6 +174,7 @@ begin
       'give seqs, filter or max (limit in Python and over HTTP), or ask for all by name '
       '("all" => true in SQL, all=True in Python, {"all": true} over HTTP, --all); not both');
   end if;
+  perform headgate.check_max(p_max);
 end $$;
 
 -- redrive(stream, consumer, seqs, filter, max, all) -> how many dead letters were given back to the consumer, as if never delivered:

@@ -185,9 +185,7 @@ create or replace function headgate.check_peek(p_max int, p_states text[]) retur
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare wrong text;
 begin
-  if p_max < 0 then
-    perform headgate.fail('HG010', format('max %s is not possible', p_max), 'choose 0 or more');
-  end if;
+  perform headgate.check_max(p_max);
   select coalesce(x, 'null') into wrong from unnest(p_states) x
    where x is null or x not in ('available', 'delivered', 'parked', 'done', 'dead', 'discarded', 'skipped') limit 1;
   if found then
@@ -451,6 +449,7 @@ returns table (seq bigint, key text, data text, headers jsonb, deliver_at timest
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream); pattern text := headgate.filter_pattern(filter);
 begin
+  perform headgate.check_max(max);
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m

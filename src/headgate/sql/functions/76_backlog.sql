@@ -107,8 +107,8 @@ end $$;
 
 -- backlog_windows(low, high) -> the parts (low < seq <= high) to look at of what lies between these
 -- seqs, and how many messages one that is met there stands for. Up to 10,000: all of it. Of more:
--- the first and the last 2,000, and between them, in bands that are eight times as long the
--- further back they lie, up to 512 short windows a band. A consumer of which one lane hangs far
+-- the first and the last 1,000, and between them, in bands that are eight times as long the
+-- further back they lie, up to 384 short windows a band. A consumer of which one lane hangs far
 -- behind still shows well what came lately. Where a window lies in its cell is drawn by a hash: at
 -- even distances senders that take turns would be met always or never.
 create or replace function headgate.backlog_windows(p_low bigint, p_high bigint)
@@ -116,7 +116,7 @@ returns table (low bigint, high bigint, weight float8)
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
   width constant int := 4;  -- seqs in a window
-  edge constant int := 2000;
+  edge constant int := 1000;
   top bigint := p_high - edge;
   bottom bigint;
   cell bigint;              -- one window lies in each: a power of two
@@ -130,7 +130,7 @@ begin
   while top > p_low + edge loop
     bottom := greatest(p_low + edge, p_high - (p_high - top) * 8);
     cell := width;
-    while (top - bottom) / cell > 512 loop cell := cell * 2; end loop;
+    while (top - bottom) / cell > 384 loop cell := cell * 2; end loop;
     return query
       select greatest(x.at - 1, bottom), least(x.at - 1 + width, top), cell::float8 / width
         from (select n * cell

@@ -38,7 +38,8 @@ end $$;
 
 -- unread_named(consumer, n) -> unread_count where lanes are named: what lanes that are awake have
 -- still to come to, and what the gatherer has. Of both at most n are looked at; when there are more,
--- the answer is an estimate by a sample (see backlog_windows).
+-- the answer is an estimate by a sample (see backlog_windows), which comes first where many lanes
+-- are awake: what it finds is mostly far more than can be counted.
 create or replace function headgate.unread_named(
   c headgate.consumer, n int, out count bigint, out exact boolean)
 language plpgsql stable set search_path = pg_catalog, pg_temp
@@ -48,8 +49,25 @@ declare
   ahead record;        -- what the gatherer has still to come to
   g headgate.cursor;
   s headgate.stream;
+  here headgate.backlog_look;
+  seen float8;         -- what the sample finds
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
+  select * into s from headgate.stream t where t.id = c.stream;
+  if (select count(*) from (
+        select from headgate.cursor k
+         where k.consumer = c.id and k.lane >= 0 and k.next_at is not null
+         limit n / 10 + 1) x) > n / 10 then
+    here := headgate.look_at_backlog(c, s);
+    if not here.complete then
+      select sum(x.unread) into seen from headgate.seen_backlog(c, s, here) x;
+    end if;
+    if seen > n * 4.0 then  -- no sample is that wrong
+      count := seen;
+      exact := false;
+      return;
+    end if;
+  end if;
   -- so many lanes have something that what is there is estimated anyway
   if (select count(*) from (
         select from headgate.discovered x where x.consumer = c.id limit n + 1) x) > n then
@@ -94,9 +112,11 @@ begin
     count := count + ahead.unread;
   end if;
   if exact then return; end if;
-  select * into s from headgate.stream t where t.id = c.stream;
-  select greatest(n, sum(x.unread))::bigint into count
-    from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
+  if seen is null then
+    select sum(x.unread) into seen
+      from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
+  end if;
+  count := greatest(n, seen)::bigint;
 end $$;
 
 -- floor_of(consumer) -> everything at or below is done for it.
