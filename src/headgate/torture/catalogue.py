@@ -159,6 +159,15 @@ _ALL = [
         MAINTENANCE | AGAIN | {"redrive": 2.0, "purge_dead": 0.3},
         nack=0.3,
     ),
+    # small tables that are rewritten all the time
+    Preset("rewrites", BOTH, {"lanes": 3}, MAINTENANCE | {"rewrite": 2.0, "seek": 0.3, "discard": 0.5}),
+    Preset("rewrites-channels", BOTH, {"lane_by": "channel"}, MAINTENANCE | {"rewrite": 2.0, "replay": 0.5}),
+    Preset(
+        "rewrites-leased",
+        (plan("ordered", order="key", ack_wait=0.6, leased=True, lease_time=1.0),),
+        {"lane_by": "key", "lanes": 4},
+        MAINTENANCE | {"rewrite": 2.0},
+    ),
     # discards of what waits, is in flight or parked; few workers, so that there is something to discard
     Preset("discards", BOTH, {"lanes": 3}, DISCARDING, **FEW_WORKERS),
     Preset("discards-keys", BOTH, {"lane_by": "key"}, DISCARDING, **FEW_WORKERS | {"keys": 30}),
@@ -395,15 +404,27 @@ _ALL = [
     Preset("failover", BOTH, {"lanes": 3}, MAINTENANCE, faults={"fail_over": 1.0}, fault_every=1.5, ids=0.3),
     Preset("failover-late", BOTH, {"lanes": 3}, MAINTENANCE, faults={"fail_over_late": 1.0}, fault_every=1.5, ids=0.3),
     Preset("dump", BOTH, {"lane_by": "key"}, MAINTENANCE, faults={"dump": 1.0}, fault_every=1.5, ids=0.3),
+    # batches that are staged and then sent, exactly once
+    Preset("staged", BOTH, {"lanes": 3}, MAINTENANCE | {"set_lanes": 0.2}, staged=0.3),
+    Preset("staged-channels", BOTH, {"lane_by": "channel"}, MAINTENANCE, staged=0.3, faults={"terminate": 1.0}),
+    Preset("staged-crashes", BOTH, {"lanes": 3}, MAINTENANCE, staged=0.3, faults={"crash": 1.0}, fault_every=1.0),
     # processes of their own, with the SDK, its worker, and over HTTP
-    Preset("sdk", BOTH, {"lanes": 3}, hands={"sdk": 3, "loop": 1}, **APART),
-    Preset("http", BOTH, {"lanes": 3}, hands={"http": 4}, **APART | {"faults": KILLING | {"kill_server": 0.5}}),
+    Preset("sdk", BOTH, {"lanes": 3}, hands={"sdk": 3, "loop": 1}, powers=0.04, **APART),
+    Preset(
+        "http",
+        BOTH,
+        {"lanes": 3},
+        hands={"http": 4},
+        powers=0.04,
+        **APART | {"faults": KILLING | {"kill_server": 0.5}},
+    ),
     Preset(
         "mixed",
         BOTH,
         {"lane_by": "channel"},
         MAINTENANCE,
         hands={"sdk": 1, "loop": 1, "http": 2},
+        powers=0.04,
         faults=KILLING | {"kill_server": 0.3, "terminate": 0.5},
         fault_every=0.5,
         senders=1,
