@@ -437,6 +437,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a batch that was sent is sent again",
+        "      where w.batch < excluded.batch;",
+        "      where w.batch <= excluded.batch;",
+        ("staged",),
+    ),
+    Mutant(
+        "a rewrite keeps two rows",
+        "(select * from headgate.%I limit 200001) x",
+        "(select * from headgate.%I limit 2) x",
+        ("rewrites", "rewrites-channels"),
+    ),
+    Mutant(
+        "a discard looks at no channel",
+        "         and (($1).channel is null or (m.lane",
+        "         and (true or (m.lane",
+        ("discards-channels",),
+    ),
+    Mutant(
+        "a discard looks at no age",
+        "         and (($1).sent_before is null or m.created_at < ($1).sent_before)\n",
+        "",
+        ("discards", "discards-keys"),
+    ),
+    Mutant(
         "what is in flight is replayed",
         "             p.seq is null and d.seq is null\n",
         "             p.seq is null\n",
