@@ -12,7 +12,7 @@ import psycopg
 
 from . import clock
 from .doubts import as_of, doubt
-from .faults import Nemesis
+from .faults import Nemesis, upgrade
 from .ground import Ground
 from .hands import Hands
 from .lookers import Looker, look_around
@@ -78,6 +78,8 @@ def run(ground: Ground, preset: Preset, seed: int, seconds: float) -> History:
     watcher.is_over.set()
     watcher.join()
     doubt(history)
+    if "upgrade" in preset.faults:  # if no upgrade was possible in the time that there was
+        upgrade(ground.url, "60s")
     dumps = [f for f in history.faults if f.kind == "dump" and f.text]
     if dumps:
         with restored(ground, Path(dumps[0].text)) as url:
