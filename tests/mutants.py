@@ -420,7 +420,7 @@ MUTANTS = (
         "E24: an ack is stale where the table was rewritten",
         "      if is_fixed then perform headgate.expect_no_delivery(c.id, p_lane, p_delivery); end if;\n",
         "",
-        ("snapshots",),
+        ("rewrites", "snapshots"),
         (
             ("    perform headgate.expect_no_delivery(p_consumer, p_lane, p_delivery);\n", "    null;\n"),
             ("when p_live <= 20000 then 64 + p_live / 4", "when p_live <= 20000 then 0"),  # rewritten much more often
