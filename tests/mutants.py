@@ -420,7 +420,7 @@ MUTANTS = (
         "E24: an ack is stale where the table was rewritten",
         "      if is_fixed then perform headgate.expect_no_delivery(c.id, p_lane, p_delivery); end if;\n",
         "",
-        ("snapshots",),
+        ("rewrites", "snapshots"),
         (
             ("    perform headgate.expect_no_delivery(p_consumer, p_lane, p_delivery);\n", "    null;\n"),
             ("when p_live <= 20000 then 64 + p_live / 4", "when p_live <= 20000 then 0"),  # rewritten much more often
@@ -435,6 +435,30 @@ MUTANTS = (
             ("    if (seqs[n] < ending) is not true then\n", "    if false then\n"),
             (", 50000)", ", 1)"),  # and less room ahead
         ),
+    ),
+    Mutant(
+        "a batch that was sent is sent again",
+        "      where w.batch < excluded.batch;",
+        "      where w.batch <= excluded.batch;",
+        ("staged",),
+    ),
+    Mutant(
+        "a rewrite keeps two rows",
+        "(select * from headgate.%I limit 200001) x",
+        "(select * from headgate.%I limit 2) x",
+        ("rewrites", "rewrites-channels"),
+    ),
+    Mutant(
+        "a discard looks at no channel",
+        "         and (($1).channel is null or (m.lane",
+        "         and (true or (m.lane",
+        ("discards-channels",),
+    ),
+    Mutant(
+        "a discard looks at no age",
+        "         and (($1).sent_before is null or m.created_at < ($1).sent_before)\n",
+        "",
+        ("discards", "discards-keys"),
     ),
     Mutant(
         "what is in flight is replayed",

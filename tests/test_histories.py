@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from headgate.database import schema
 from headgate.torture.catalogue import PRESETS
 from headgate.torture.check import judge
 from headgate.torture.run import run
@@ -46,6 +49,30 @@ def test_fresh_history(grounds: Grounds) -> None:
     preset = random.Random(seed).choice(sorted(PRESETS))
     print(f"headgate torture {preset} --seed {seed}")
     passes(grounds, preset, seed, 5)
+
+
+def test_batches(grounds: Grounds) -> None:
+    """Everything is staged and sent in batches; some are sent again, and not there twice."""
+    preset = replace(PRESETS["staged"], staged=1.0)
+    with grounds(preset) as ground:
+        history = run(ground, preset, 1, 2)
+    findings = judge(history, preset)
+    assert not findings, tell(history, preset, findings)
+    sent = [(e.session, e.asked.get("batch")) for e in history.events if e.kind == "send" and not e.problem]
+    assert [s for s in sent if s[1]], "nothing was staged"
+
+
+def test_an_older_schema(bin_dir: Path) -> None:
+    """Functions of before are replaced by those of today, whatever goes on, and at the latest when all are gone."""
+    older = schema.install_sql() + "update headgate.functions_digest set version = 0, digest = 'older';"
+    preset = PRESETS["upgrades"]
+    with temporary_server(bin_dir, older) as grounds, grounds(preset) as ground:
+        history = run(ground, preset, 1, 2)
+        with psycopg.connect(ground.url) as db:
+            there = db.execute("select version from headgate.functions_digest").fetchall()
+    findings = judge(history, preset)
+    assert not findings, tell(history, preset, findings)
+    assert there == [(schema.functions_version(),)]
 
 
 @pytest.mark.slow

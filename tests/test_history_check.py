@@ -162,6 +162,13 @@ def test_a_seek_may_skip(tale: Tale, target: str, missing: list[str]) -> None:
     assert tale.found() == missing
 
 
+@pytest.mark.parametrize(("age", "missing"), [(1.0, []), (3.0, ["lost"])])
+def test_a_seek_to_a_time_skips_what_was_sent_before(tale: Tale, age: float, missing: list[str]) -> None:
+    tale.send(0, 1)
+    tale.event("o", "seek", 2, target="time", age=age)
+    assert tale.found() == missing
+
+
 def test_a_seek_to_the_end_skips_nothing_that_comes_later(tale: Tale) -> None:
     tale.event("o", "seek", 1, target="end")
     tale.send(2, 1)
@@ -235,6 +242,24 @@ def test_discards_are_counted(tale: Tale, count: int, said: list[str]) -> None:
     tale.event("o", "discard", 2, 1, seqs=[2])
     tale.event("o", "discard", 3, count, seqs=[1, 2, 3])
     assert [s for s in tale.found() if s != "lost"] == said
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"channel": "tk"}, ["delivered after its discard"]),
+        ({"channel": "t0"}, ["discarded too many"]),
+        ({"channel": "tk", "age": 0.5}, ["delivered after its discard"]),
+        ({"channel": "tk", "age": 1.5}, ["discarded too many"]),
+    ],
+    ids=str,
+)
+def test_discards_of_a_channel_or_an_age(tale: Tale, chosen: dict[str, object], said: list[str]) -> None:
+    """What is of another channel, or too young, is not what was discarded."""
+    tale.send(0, 1, key="k")
+    tale.event("o", "discard", 1, 1, seqs=None, keys=None, **chosen)
+    tale.ack(2.2, tale.receive(2, 1))
+    assert tale.found() == said
 
 
 @pytest.mark.parametrize(("discarded", "said"), [(True, []), (False, ["two live deliveries"])])

@@ -10,11 +10,12 @@ from contextlib import ExitStack, closing, contextmanager
 import psycopg
 import pytest
 from mutants import MUTANTS, Mutant
+from tales import Tale
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster
 from headgate.torture import points
-from headgate.torture.meetings import ALONE, COMMITS, MODES, Meeting, Stage, Stop, all_meetings, stage
+from headgate.torture.meetings import ALONE, COMMITS, MODES, Meeting, Stage, Stop, all_meetings, stage, stood_still
 from headgate.torture.server import Grounds, databases_on
 from headgate.torture.story import tell
 from headgate.torture.worlds import OPERATIONS, WORLDS
@@ -186,6 +187,15 @@ def test_a_fresh_tick_is_not_one_that_was_only_written_late(grounds: Grounds) ->
             director.see_end(reader.info.backend_pid, mark.done, 0.1)  # it has looked at the old one meanwhile
         unseen = "select count(*) from headgate.message_1 m where not pg_visible_in_snapshot(m.xid, %s::pg_snapshot)"
         assert reader.execute(unseen, [mark.result().fetchall()[0][0]["snap"]]).fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize(("queued", "found"), [(0.0, 1), (0.3, 1), (0.6, 0)])
+def test_standing_still_is_not_what_the_machine_was_busy_with(queued: float, found: int) -> None:
+    tale = Tale()
+    tale.event("A", "maintain", 1).answered = 2.5
+    tale.event("B", "seek", 1).queued = 9.0  # over before the first was let go
+    tale.history.events[0].queued = queued
+    assert len(list(stood_still(tale.history, 1.1))) == found
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -282,3 +283,35 @@ def test_an_ack_with_receive_is_not_dropped_beside_an_open_seek(db: Db, other: D
     other.rollback()
     receive(db, S, C, acks=[got[0].delivery])
     assert facts(db, S, C)["in_flight"] == 0
+
+
+HAS_WAITED = """
+select wait_event_type = 'Lock' and clock_timestamp() > query_start + interval '0.3 seconds'
+  from pg_stat_activity where pid = %s
+"""
+SETTLING = {
+    "ack": (lambda db, got: ack(db, S, C, got[:1]), ("departed", "parked")),
+    "nack": (lambda db, got: nack(db, S, C, got[:1]), ("delivery", "departed", "parked", "wake")),
+    "release": (lambda db, got: call_counts(db, "release", got[:1]), ("delivery", "departed", "parked")),
+    "extend": (lambda db, got: extend(db, S, C, got[:1], "1 minute"), ("delivery", "departed")),
+}
+
+
+def call_counts(db: Db, function: str, got: list[Received]) -> tuple[int, int]:
+    query = f"select * from headgate.{function}(%s, %s, %s)"
+    row = db.execute(query, [S, C, [m.ack_id for m in got]]).fetchone()  # type: ignore[arg-type]
+    assert row
+    return row[0], row[1]
+
+
+@pytest.mark.parametrize(("how", "table"), [(how, table) for how, (_, tables) in SETTLING.items() for table in tables])
+def test_a_rewrite_of_a_small_table_is_waited_for(db: Db, other: Db, how: str, table: str) -> None:
+    """It may take longer than anybody waits for a row: PostgreSQL's own error came of it."""
+    got = batch(db)
+    settle, _ = SETTLING[how]
+    other.execute(f"lock table headgate.{table} in access exclusive mode")  # type: ignore[arg-type]
+    with psycopg.connect(other.info.dsn, autocommit=True) as watcher, ThreadPoolExecutor(1) as threads:
+        done = threads.submit(settle, db, got)
+        wait_until(lambda: done.done() or value(watcher, HAS_WAITED, db.info.backend_pid))
+        other.commit()
+        assert tuple(done.result()) == (1, 0)

@@ -87,6 +87,26 @@ def test_what_is_killed_goes_on(grounds: Grounds) -> None:
     assert {e.session for e in history.events} == {first.name, second.name}
 
 
+@pytest.mark.parametrize("kind", ["sdk", "http"])
+def test_powers(grounds: Grounds, kind: str) -> None:
+    """A process discards and replays what it has met; a session that discards is written down in the same way."""
+    history = History(kind, 1)
+    preset = replace(PRESETS[kind], hands={kind: 1}, powers=0.5)
+    with grounds(preset) as ground:
+        with hands.psycopg.connect(ground.url, autocommit=True) as db:
+            set_up(db, preset)
+        with Hands(ground.url, preset, history).at_work() as found:
+            (hand,) = found.running
+            patience = time.monotonic() + 120
+            answers: dict[str, object] = {}
+            while not answers.keys() >= {"discard", "replay"}:
+                assert time.monotonic() < patience
+                time.sleep(0.05)
+                answers = {e.kind: e.answer for e in found.read(hand) if not e.problem}
+    assert isinstance(answers["discard"], int | tuple)
+    assert isinstance(answers["replay"], int)
+
+
 def wait_for_a_receive(found: Hands, hand: Running, after: float) -> None:
     patience = time.monotonic() + 20
     while not any(e.called > after and e.kind == "receive" and not e.problem for e in found.read(hand)):

@@ -285,6 +285,7 @@ def test_from_the_command_line(run: CommandLine, tmp_path: Path, monkeypatch: py
         (["--set", "stream.nosuch=1"], "no such setting"),
         (["--seconds", "-1"], "not in the range"),
         (["--judge", str(ROOT / "README.md")], "not a history that"),
+        (["--older", str(ROOT / "README.md")], "for presets that upgrade it: upgrades, upgrades-storage"),
     ],
 )
 def test_wrong_arguments(run: CommandLine, arguments: list[str], problem: str) -> None:

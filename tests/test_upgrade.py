@@ -392,6 +392,21 @@ def names(db: Db) -> set[str]:
     return {row[0] for row in db.execute(query)}
 
 
+def test_a_parameter_that_has_another_name_now(database_url: str, db: Db) -> None:
+    """`headgate torture --older` found that a database of migration 16 could not be upgraded."""
+    db.execute(
+        """
+        drop function headgate.receive_template(boolean);
+        create function headgate.receive_template(p_open boolean) returns text language sql as 'select null::text';
+        update headgate.functions_digest set version = 0, digest = 'older'
+        """
+    )
+    with headgate.connect(database_url, migrate=True) as hg:
+        stream = hg.stream("orders", create=True)
+        stream.send("x")
+        assert [m.data for m in stream.consumer("c", create=True).receive()] == ["x"]
+
+
 def test_what_somebody_has_built_on_stays(database_url: str, db: Db) -> None:
     db.execute(
         """

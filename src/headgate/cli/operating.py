@@ -225,6 +225,9 @@ def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
 @click.option("--meetings", is_flag=True, help="Stop calls at each point of the engine instead, and let others go by.")
 @click.option("--postgres", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="The programs of the temporary PostgreSQL: another version, for example.")  # fmt: skip
+@click.option("--older", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Begin with this schema, the install_sql() of an older version, and upgrade it under traffic.",
+)  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
               help="Change the presets: workers=2, weights.seek=0, sizes=1,3, stream.lanes=1, consumers=free.",
 )  # fmt: skip
@@ -263,7 +266,7 @@ def torture(call: Call, names: tuple[str, ...], meetings: bool, listing: bool, *
         with ended_by_signals():
             return NOTHING if tortures.meet(args, say=say, talk=talk, watch=each) else OK
     try:
-        args.presets = tortures.chosen(names, args.settings)
+        args.presets = tortures.chosen(names, args.settings, args.older)
         args.judge = tortures.load(args.judge) if args.judge else None
     except ValueError as error:
         raise click.UsageError(str(error)) from error

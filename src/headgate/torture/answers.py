@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .reading import Finding, Handed, Log, Reading, chooses, names
+from .choosing import chooses
+from .reading import Finding, Handed, Log, Reading, names
 from .record import FIXED, Event
 
 

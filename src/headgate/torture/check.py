@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from .answers import acked_behind, acked_twice, false_stale, late_stale, wrong_count
+from .choosing import discards, may_skip
 from .discarding import after_discard, discarded_too_few, discarded_too_many
 from .epochs import newest_stream
 from .filtering import against_filter
@@ -14,7 +15,7 @@ from .floors import floor_moved_back, floor_too_high, miscounted, slow_looks, wr
 from .marks import misread
 from .pacing import over_cap, over_pace, too_early
 from .presets import Preset
-from .reading import ACKING, Finding, Handed, Log, Reading, Written, discards, may_skip, written
+from .reading import ACKING, Finding, Handed, Log, Reading, Written, written
 from .record import Event, History
 from .upserts import older_version, wrong_append, wrong_value
 from .waiting import stalled, stopped

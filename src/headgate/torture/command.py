@@ -52,9 +52,13 @@ def unknown(names: Sequence[str], meetings: bool, has_database: bool) -> str | N
     return next((missing for name in names if (missing := missing_for(PRESETS[name]))), None)
 
 
-def chosen(names: Sequence[str], settings: Sequence[str]) -> list[Preset]:
-    """The presets, as the settings change them; a ValueError says what is wrong with one."""
-    return [changed(PRESETS[name], settings) for name in names or sorted(PRESETS)]
+def chosen(names: Sequence[str], settings: Sequence[str], older: Path | None = None) -> list[Preset]:
+    """The presets, as the settings change them; a ValueError says what is wrong with one. An older schema is for those
+    that upgrade it."""
+    upgrading = [name for name, preset in sorted(PRESETS.items()) if "upgrade" in preset.faults]
+    if older is not None and not set(names) <= set(upgrading):
+        raise ValueError(f"an older schema is for presets that upgrade it: {', '.join(upgrading)}")
+    return [changed(PRESETS[name], settings) for name in names or (sorted(PRESETS) if older is None else upgrading)]
 
 
 def catalogue(names: Sequence[str], meetings: bool) -> list[dict[str, Any]]:
@@ -75,7 +79,7 @@ def torture(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
     for missing in filter(None, map(missing_for, presets)):
         talk(f"left out: {missing}")
     presets = [p for p in presets if not missing_for(p)]
-    with server(args) as grounds:
+    with server(args, args.older.read_text() if args.older else None) as grounds:
         run_one = fresh(grounds)
         for preset, seed in histories(presets, first, args.count, args.minutes):
             one = run_one(preset, seed, args.seconds)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .choosing import discards, may_skip, surely_discards
 from .floors import is_discarded, surely_done
-from .reading import Finding, Log, Reading, Written, discards, may_skip, surely_discards
+from .reading import Finding, Log, Reading, Written
 from .record import Event
 
 

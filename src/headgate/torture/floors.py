@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from .choosing import concerns, discards, may_skip, surely_discards
 from .lookers import Still
-from .reading import ACKING, Finding, Log, Reading, Written, concerns, discards, may_skip, surely_discards
+from .reading import ACKING, Finding, Log, Reading, Written
 from .record import Event, History
 
 SLOWEST = 1.0

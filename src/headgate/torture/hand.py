@@ -10,7 +10,6 @@ start of the process), and may be acked at any time after it returned, or nacked
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import random
@@ -22,39 +21,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import psycopg
 
 import headgate
 from headgate.aio import AsyncHeadgate
-from headgate.database.encoding import dump_json
-from headgate.errors import ConnectionFailed, Error
-from headgate.types import Outgoing
+from headgate.errors import Error
 
-from .record import LOST, Message, Problem, Sent, problem_of
+from .callers import Http, Place, Refused, Sdk, insist, problem_with
+from .record import LOST, Message, Problem, Sent
 
 POLLS = (0.0, 0.0, 0.1, 0.5)  # seconds that a receive waits
-REQUEST_TIMEOUT = 30.0
-T = TypeVar("T")
 JUMPS = (-86_400.0, -5.0, 5.0, 86_400.0)
 
 
-class Plan(msgspec.Struct):
+class Plan(Place):
     """What a hand is told."""
 
     kind: str
     name: str
     seed: str
-    url: str  # of the database, or of the HTTP server
-    token: str
     log: str
-    stream: str
-    consumers: list[str]
     sizes: list[int]
     nack: float
     deaf: float
+    powers: float = 0.0
     has_channels: bool = False
     is_jumping: bool = False  # its wall clock jumps
 
@@ -82,139 +75,6 @@ class Log:
         assert os.write(self._file, text) == len(text)
 
 
-def insist(what: Callable[[], T]) -> T:
-    """Again and again, until there is somebody to connect to."""
-    while True:
-        try:
-            return what()
-        except ConnectionFailed:
-            time.sleep(0.05)
-
-
-class Sdk:
-    """With the SDK."""
-
-    settling = ("nack", "release", "extend")
-    settles_whole_deliveries = True
-
-    def __init__(self, plan: Plan) -> None:
-        hg = insist(lambda: headgate.connect(plan.url, max_connections=2, timeout=5))
-        self.stream = insist(lambda: hg.stream(plan.stream))
-        self.consumers = insist(lambda: {name: self.stream.consumer(name) for name in plan.consumers})
-
-    def text(self, data: dict[str, Any]) -> str:
-        return dump_json(data)
-
-    def send(self, messages: list[Sent]) -> list[int]:
-        outgoing = [Outgoing(json.loads(m.data), m.key, id=m.id, channel=m.channel) for m in messages]
-        return self.stream.send_batch(outgoing)
-
-    def receive(
-        self, consumer: str, n: int, acks: list[str], wait: float, ack_wait: float | None = None
-    ) -> list[Message]:
-        got = self.consumers[consumer].receive(n, acks=acks, wait=wait, ack_wait=ack_wait)
-        return [Message(m.ack_id, m.seq, m.key, m.text, m.attempt) for m in got]
-
-    def settle(self, kind: str, consumer: str, acks: list[str], seconds: float | None) -> tuple[int, int]:
-        more = {} if seconds is None else {"by" if kind == "extend" else "delay": seconds}
-        done = getattr(self.consumers[consumer], kind)(acks, **more)
-        return done.settled, done.stale
-
-
-class Received(msgspec.Struct):
-    seq: int
-    key: str | None
-    data: msgspec.Raw  # as it was written
-
-
-class Delivered(msgspec.Struct):
-    ack_id: str
-    message: Received
-    attempt: int
-
-
-class Http:
-    """With requests to a server."""
-
-    settling = ("nack", "extend")
-    settles_whole_deliveries = False  # one may have messages of other callers
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.address = plan.url.removeprefix("http://")
-        self.connection: http.client.HTTPConnection | None = None
-
-    def connect(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self.address, timeout=REQUEST_TIMEOUT)
-        try:
-            connection.connect()
-        except OSError as error:
-            raise ConnectionFailed(str(error)) from error
-        return connection
-
-    def post(self, path: str, body: Any) -> bytes:
-        """The answer's data, as it came."""
-        if self.connection is None:
-            self.connection = insist(self.connect)  # nothing was asked of a server that is not there
-        headers = {"Authorization": f"Bearer {self.plan.token}", "Content-Type": "application/json"}
-        try:
-            self.connection.request("POST", f"/api/streams/{self.plan.stream}/{path}", json.dumps(body), headers)
-            answer = self.connection.getresponse()
-            content = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            self.connection.close()
-            self.connection = None
-            raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
-        if answer.status != 200:
-            raise Refused(answer.status, **json.loads(content)["error"])
-        return bytes(msgspec.json.decode(content, type=dict[str, msgspec.Raw])["data"])
-
-    def text(self, data: dict[str, Any]) -> str:
-        return json.dumps(data)
-
-    def send(self, messages: list[Sent]) -> list[int]:
-        body = [{"data": json.loads(m.data), "key": m.key, "id": m.id, "channel": m.channel} for m in messages]
-        return list(json.loads(self.post("messages", {"messages": body}))["seqs"])
-
-    def receive(
-        self, consumer: str, n: int, acks: list[str], wait: float, ack_wait: float | None = None
-    ) -> list[Message]:
-        path = f"consumers/{consumer}/receive?batch_size={n}&wait_ms={round(1000 * wait)}"
-        if ack_wait is not None:
-            path += f"&ack_wait_ms={round(1000 * ack_wait)}"
-        got = msgspec.json.decode(self.post(path, {"ack_ids": acks}), type=list[Delivered])
-        return [Message(d.ack_id, d.message.seq, d.message.key, bytes(d.message.data).decode(), d.attempt) for d in got]
-
-    def settle(self, kind: str, consumer: str, acks: list[str], seconds: float | None) -> tuple[int, int]:
-        more = {} if seconds is None else {"by_ms" if kind == "extend" else "delay_ms": round(1000 * seconds)}
-        done = json.loads(self.post(f"consumers/{consumer}/{kind}", {"ack_ids": acks, **more}))
-        stale = int(done.pop("stale"))
-        (settled,) = done.values()
-        return settled, stale
-
-
-class Refused(Exception):
-    """An answer other than success."""
-
-    def __init__(self, status: int, code: str, message: str, hint: str | None) -> None:
-        super().__init__(message)
-        codes = {"database_away": LOST, "conflict": "40001"}
-        self.problem = Problem(codes.get(code, f"HTTP {status} {code}"), message, hint)
-
-
-def problem_with(error: Exception) -> Problem:
-    """What an error says; one that says nothing of what became of the call is LOST."""
-    if isinstance(error, Refused):
-        return error.problem
-    if isinstance(error, ConnectionFailed):
-        return Problem(LOST, error.message, error.hint)
-    cause = error if isinstance(error, psycopg.Error) else error.__cause__
-    if isinstance(cause, psycopg.Error):
-        return problem_of(cause)
-    assert isinstance(error, Error)
-    return Problem(error.sqlstate or type(error).__name__, error.message, error.hint)
-
-
 @dataclass
 class Hand:
     """Sends, receives and settles as chance has it, one call after the other."""
@@ -228,6 +88,7 @@ class Hand:
         self.held: dict[str, list[Message]] = {name: [] for name in self.plan.consumers}
         self.sent = 0
         self.is_over = False
+        self.seen: list[int] = []  # seqs that it has met last
         self.unsure: list[Sent] = []  # sent without an answer: to be sent again, with the same ids
 
     def run(self) -> None:
@@ -254,7 +115,9 @@ class Hand:
 
     def step(self) -> None:
         consumer = self.random.choice(self.plan.consumers)
-        if self.random.random() < 0.25:
+        if self.seen and self.random.random() < self.plan.powers:
+            self.use_power(consumer)
+        elif self.random.random() < 0.25:
             self.send()
         elif self.held[consumer] and self.random.random() < 0.6:
             self.settle(consumer)
@@ -265,6 +128,7 @@ class Hand:
         messages = self.unsure or [self.message() for _ in range(self.random.randint(1, 4))]
         answer = self.call("send", None, lambda: self.caller.send(messages), messages=messages)
         self.unsure = messages if answer is None else []
+        self.meet(answer or [])
 
     def message(self) -> Sent:
         self.sent += 1
@@ -280,8 +144,22 @@ class Hand:
         ack_wait = self.random.choice((0.05, 0.4, 1.5)) if self.random.random() < 0.15 else None
         ask = lambda: self.caller.receive(consumer, n, acks, wait, ack_wait)  # noqa: E731
         got = self.call("receive", consumer, ask, n=n, acks=acks, open=False, ack_wait=ack_wait)
+        self.meet([m.seq for m in got or []])
         if got and self.random.random() >= self.plan.deaf:
             self.held[consumer] += got
+
+    def meet(self, seqs: list[int]) -> None:
+        self.seen = [*self.seen, *seqs][-40:]
+
+    def use_power(self, consumer: str) -> None:
+        """Give up a few of the messages that it has met, or have them come again."""
+        seqs = sorted(set(self.random.sample(self.seen, min(3, len(self.seen)))))
+        if self.random.random() < 0.5:
+            ask = lambda: counted(self.caller.discard(consumer, seqs))  # noqa: E731
+            self.call("discard", consumer, ask, seqs=seqs, keys=None, open=False)
+        else:
+            again = lambda: self.caller.replay(consumer, seqs)  # noqa: E731
+            self.call("replay", consumer, again, seqs=seqs, given=len(seqs), open=False)
 
     def pick(self, consumer: str) -> list[str]:
         """Some of the messages, or a whole delivery, which it then has no more."""
@@ -314,6 +192,11 @@ class Hand:
             length = next(iter(seconds.values()), None)
             ask = lambda: self.caller.settle(kind, consumer, acks, length)  # noqa: E731
             self.call(kind, consumer, ask, acks=acks, open=False, **seconds)
+
+
+def counted(done: tuple[int, int, str | None]) -> int | list[Any]:
+    """A number when it was all, as sessions write it down."""
+    return done[0] if done[1:] == (0, None) else list(done)
 
 
 def loop(plan: Plan, log: Log) -> None:

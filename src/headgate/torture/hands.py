@@ -115,6 +115,7 @@ class Hands:
             sizes=list(self.preset.sizes),
             nack=self.preset.nack,
             deaf=self.preset.deaf,
+            powers=self.preset.powers,
             has_channels=self.preset.lane_by == "channel",
             is_jumping=name.startswith("sdk0"),
         )
@@ -206,7 +207,7 @@ class Hands:
 def read_answer(kind: str, answer: Any) -> Any:
     if kind == "receive":
         return [Message(*m) for m in answer or []]
-    return answer if kind == "send" or answer is None else tuple(answer)
+    return tuple(answer) if isinstance(answer, list) and kind != "send" else answer
 
 
 @contextmanager

@@ -36,6 +36,14 @@ QUESTIONS: dict[str, tuple[str, Callable[[Session, str], list[Any]]]] = {
         lambda s, c: [STREAM, max((seq for e in s.history.events[-50:] for seq in e.seqs), default=1)],
     ),
     "dead_letters": ("select seq from headgate.dead_letters(%s, %s)", lambda s, c: [STREAM, c]),
+    "attempts": ("select seq, attempt, error from headgate.attempts(%s, consumer => %s)", lambda s, c: [STREAM, c]),
+    "message_life": (
+        "select at, event from headgate.message_life(%s, %s)",
+        lambda s, c: [STREAM, max((seq for e in s.history.events[-200:] for seq in e.seqs), default=1)],
+    ),
+    "archives": ("select * from headgate.archives", lambda s, c: []),
+    "vitals": ("select * from headgate.vitals()", lambda s, c: []),
+    "consumers": ("select name, floor, sampled_at from headgate.consumers", lambda s, c: []),
     "streams": ("select name, messages, is_full from headgate.streams", lambda s, c: []),
     "channels": ("select channel, state, in_flight, parked from headgate.channels", lambda s, c: []),
     "channel_backlog": (

@@ -191,9 +191,11 @@ def outcome_of(actor: Actor, wanted: str) -> str:
 
 
 def stood_still(history: History, since: float) -> Iterator[Finding]:
-    """A call that did not come to its end although nobody stopped it any more, and nobody had a transaction open."""
+    """A call that did not come to its end although nobody stopped it any more, and nobody had a transaction open. What
+    the machine was busy with others, while these two could have gone on, does not count."""
+    busy = sum(event.queued for event in history.events if event.answered > since)
     for event in history.events:
-        if event.answered > since + LONGEST:
+        if event.answered > since + LONGEST + busy:
             text = f"{event.session}'s {event.kind} went on for {event.answered - since:.3f} s"
             yield Finding("stood still", text, event.called, event.consumer, tuple(event.seqs), (event,))
 

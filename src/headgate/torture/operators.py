@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .presets import STREAM, Preset, named
+from .presets import STREAM, Preset, channel_of, named
 from .record import Event
 from .sessions import Session
 
@@ -29,10 +29,22 @@ THIN = """
 select (headgate.thin_public(s.id, 0, 'second', make_interval(secs => %(age)s), 2000)).gone
   from (select id from headgate.stream where name = %(stream)s for no key update skip locked) s
 """
+GO_BACK_BY = "select headgate.seek(%s, %s, (clock_timestamp() - make_interval(secs => %s))::text)"
+DISCARD = """
+select discarded, held, more
+  from headgate.discard(%s, %s, seqs => %s, filter => %s, channel => %s,
+                        older_than => make_interval(secs => %s::float8), open => %s)
+"""
 USE_UP = """
 select count(nextval(('headgate.seq_' || s.id)::regclass))
   from headgate.stream s, headgate.make_room(%(stream)s, %(n)s), generate_series(1, %(n)s)
  where s.name = %(stream)s
+"""
+
+
+REWRITING = """
+create or replace function headgate.pages_enough(p_live bigint) returns bigint
+language sql immutable set search_path = pg_catalog, pg_temp as $$ select 0::bigint $$
 """
 
 
@@ -74,6 +86,11 @@ class Operator(Session):
         if self.transaction is None:
             age = self.random.choice((0.05, 0.5))
             self.call("thin", THIN, {"stream": STREAM, "age": age}, len, age=age)
+
+    def rewrite(self, consumer: str) -> None:
+        """Small tables, as maintenance does once they are bloated; where a preset has this they always look so."""
+        if self.transaction is None:
+            self.call("rewrite", "select name, pages from headgate.rewrite_small()", [], len)
 
     def use_up(self, consumer: str) -> None:
         """So many seqs, as a large send does that is rolled back: whoever is open now is late from then on."""
@@ -128,10 +145,19 @@ class Operator(Session):
         self.call("set_lanes", "select headgate.set_lanes(%s, %s)", [STREAM, n], first, lanes=n)
 
     def seek(self, consumer: str) -> None:
-        target = self.random.choice(("beginning", "beginning", "beginning", "end", "seq"))
-        if target == "seq":
+        target = self.random.choice(("beginning", "beginning", "beginning", "end", "seq", "time"))
+        if target == "time" and self.knows_time:
+            age = self.random.choice((0.05, 0.5, 2.0))
+            self.call("seek", GO_BACK_BY, [STREAM, consumer, age], first, consumer=consumer, target=target, age=age)
+            return
+        if target in ("seq", "time"):
             target = str(self.random.choice(self.known()))
         self.of_consumer("seek", consumer, [target], target=target)
+
+    @property
+    def knows_time(self) -> bool:
+        """Whether the database's clock goes as ours does."""
+        return "jump" not in self.preset.faults
 
     def go_back(self, consumer: str) -> None:
         self.of_consumer("seek", consumer, ["beginning"], target="beginning")
@@ -192,7 +218,11 @@ class Operator(Session):
     def replay(self, consumer: str) -> None:
         """Some again, by their seqs or those of a range: whether they are done, in flight, parked or unread."""
         known = self.known()
-        if self.random.random() < 0.5:
+        draw = self.random.random()
+        if draw < 0.1:
+            since = "from_time => clock_timestamp() - make_interval(secs => %s)"
+            self.replay_these(consumer, since, [self.random.choice((0.02, 0.2))], None, given=None)
+        elif draw < 0.5:
             seqs = sorted(self.random.sample(known, min(len(known), 5)))
             self.replay_these(consumer, "seqs => %s", [seqs], seqs, given=len(seqs))
         else:
@@ -210,26 +240,39 @@ class Operator(Session):
         self.call("replay", query, [STREAM, consumer, *values], first, consumer=consumer, seqs=seqs, given=given)
 
     def discard(self, consumer: str) -> None:
-        """Some that are known, or all of some keys, wherever they are."""
+        """Some that are known, or all of some keys or of a channel, perhaps of a certain age, wherever they are."""
         known = self.known()
         seqs = sorted(self.random.sample(known, min(len(known), self.random.choice((1, 5, 20)))))
         keys = self.known_keys()
+        age = self.random.choice((None, None, 0.05, 0.5)) if self.knows_time else None
         if keys and self.random.random() < 0.4:
-            self.discard_these(consumer, None, self.random.sample(keys, min(len(keys), 2)))
+            self.discard_these(consumer, None, self.random.sample(keys, min(len(keys), 2)), age=age)
+        elif keys and self.preset.lane_by == "channel" and self.random.random() < 0.2:
+            self.discard_these(consumer, None, channel=channel_of(self.random.choice(keys)), age=age)
         else:
             self.discard_these(consumer, seqs)
 
-    def discard_these(self, consumer: str, seqs: list[int] | None, keys: list[str] | None = None) -> None:
+    def discard_these(
+        self,
+        consumer: str,
+        seqs: list[int] | None,
+        keys: list[str] | None = None,
+        *,
+        channel: str | None = None,
+        age: float | None = None,
+    ) -> None:
         """The answer is a number when it was all, and a list when somebody else had some in hand, or there is more."""
         open = None if self.transaction is not None or self.random.random() < 0.5 else False
         self.call(
             "discard",
-            "select discarded, held, more from headgate.discard(%s, %s, seqs => %s, filter => %s, open => %s)",
-            [STREAM, consumer, seqs, keys, open],
+            DISCARD,
+            [STREAM, consumer, seqs, keys, channel, age, open],
             lambda rows: rows[0][0] if tuple(rows[0][1:]) == (0, None) else list(rows[0]),
             consumer=consumer,
             seqs=seqs,
             keys=keys,
+            channel=channel,
+            age=age,
         )
 
     def some_seqs(self) -> list[int] | None:
@@ -239,8 +282,10 @@ class Operator(Session):
 
     def redrive(self, consumer: str) -> None:
         most = self.random.choice((None, None, 1, 3))
-        query = 'select headgate.redrive(%s, %s, max => %s, "all" => %s)'
-        self.call("redrive", query, [STREAM, consumer, most, most is None], first, consumer=consumer, max=most)
+        seqs = sorted(self.random.sample(self.known(), 1)) if self.random.random() < 0.2 else None
+        query = 'select headgate.redrive(%s, %s, seqs => %s, max => %s, "all" => %s)'
+        values = [STREAM, consumer, seqs, most, most is None and seqs is None]
+        self.call("redrive", query, values, first, consumer=consumer, max=most)
 
     def purge_dead(self, consumer: str) -> None:
         self.of_consumer("purge_dead", consumer, [None, None, None, True])

@@ -72,6 +72,8 @@ class Preset:
     faults: dict[str, float] = field(default_factory=dict)  # weights of what is done to server and network
     fault_every: float = 0.4  # seconds between faults, at most twice that
     hands: dict[str, int] = field(default_factory=dict)  # processes of their own, by kind: sdk, loop, http
+    powers: float = 0.0  # how many of their steps discard or replay something
+    staged: float = 0.0  # how many steps of a sender stage a batch, and send it exactly once
     operators: int = 1
     operators_open: float = 0.35
     maintainers: int = 0
@@ -111,6 +113,11 @@ class Preset:
 
 def plan(name: str, **settings: Any) -> ConsumerPlan:
     return ConsumerPlan(name, settings)
+
+
+def channel_of(key: str | None) -> str:
+    """The channel of a key's messages, always the same one; also of those without a key."""
+    return "t0" if key is None else f"t{key[-1]}"
 
 
 def set_up(db: psycopg.Connection, preset: Preset) -> None:

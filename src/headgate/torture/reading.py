@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from .choosing import chooses, concerns, discards, may_skip
 from .presets import ConsumerPlan, Preset
 from .record import CRASHES, Event, History, Message, Sent
 
@@ -58,6 +59,12 @@ class Written:
         return any(e.unknown for e in self.events)
 
     @property
+    def written_from(self) -> float:
+        """Its time, as the log has it, is not before this."""
+        sends = [e for e in self.events if e.possible]
+        return min((e.called if e.transaction is None else e.transaction.began for e in sends), default=FOREVER)
+
+    @property
     def seen_from(self) -> float:
         return min((e.seen_from for e in self.events if e.possible), default=FOREVER)
 
@@ -106,37 +113,6 @@ def written(history: History) -> Log:
 
 def names(event: Event) -> list[str]:
     return list(event.asked.get("acks") or [])
-
-
-def concerns(event: Event, seq: int) -> bool:
-    """Whether an operator's call is about this message: it names it, or names none."""
-    return event.asked.get("seqs") is None or seq in event.asked["seqs"]
-
-
-def chooses(event: Event, seq: int, key: str | None) -> bool:
-    """Whether a discard is about a message: it names it, or its key, or nothing at all."""
-    keys = event.asked.get("keys")
-    return concerns(event, seq) and (keys is None or key in keys)
-
-
-def discards(event: Event, message: Written) -> bool:
-    """Whether a discard may have found the message: it takes what had committed when it was called."""
-    return message.seen_from < event.answered and chooses(event, message.seq, message.sent.key)
-
-
-def surely_discards(event: Event, message: Written) -> bool:
-    """Whether the message was surely not unfinished any more when the discard was answered, if that counts."""
-    return isinstance(event.answer, int) and message.seen_by < event.called and discards(event, message)
-
-
-def may_skip(seek: Event, message: Written) -> bool:
-    """Whether a seek leaves the message behind."""
-    target = seek.asked["target"]
-    if target == "beginning":
-        return False
-    if target == "end":
-        return message.seen_from < seek.seen_by
-    return int(target) > message.seq
 
 
 def removes(event: Event) -> bool:

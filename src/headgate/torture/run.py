@@ -12,17 +12,18 @@ import psycopg
 
 from . import clock
 from .doubts import as_of, doubt
-from .faults import Nemesis
+from .faults import Nemesis, upgrade
 from .ground import Ground
 from .hands import Hands
 from .lookers import Looker, look_around
 from .marks import paths
-from .operators import Maintainer, Operator
+from .operators import REWRITING, Maintainer, Operator
 from .presets import STREAM, ConsumerPlan, Preset, set_up
 from .readers import Archiver, Reader, finish, read_again
 from .record import Ending, History, Message, Wait
 from .restore import restored
-from .sessions import Pool, Sender, Session
+from .senders import Sender
+from .sessions import Pool, Session
 from .workers import Worker
 
 WATCH_EVERY = 0.05
@@ -67,6 +68,8 @@ def run(ground: Ground, preset: Preset, seed: int, seconds: float) -> History:
     with psycopg.connect(ground.url, autocommit=True) as db:
         if "jump" in preset.faults:
             clock.install(db)
+        if "rewrite" in preset.weights:
+            db.execute(REWRITING)
         set_up(db, preset)
     history = History(preset.name, seed)
     watcher = Watcher(ground.url, history)
@@ -75,6 +78,8 @@ def run(ground: Ground, preset: Preset, seed: int, seconds: float) -> History:
     watcher.is_over.set()
     watcher.join()
     doubt(history)
+    if "upgrade" in preset.faults:  # if no upgrade was possible in the time that there was
+        upgrade(ground.url, "60s")
     dumps = [f for f in history.faults if f.kind == "dump" and f.text]
     if dumps:
         with restored(ground, Path(dumps[0].text)) as url:

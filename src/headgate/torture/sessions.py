@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -283,42 +282,3 @@ def can_prepare(db: psycopg.Connection) -> bool:
     return bool(
         db.execute("select setting::int > 0 from pg_settings where name = 'max_prepared_transactions'").fetchall()[0][0]
     )
-
-
-class Sender(Session):
-    """The only writer of its keys, so that it knows their order; in upsert streams it also writes keys of all."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.longest_rest = self.preset.pace
-        families = self.preset.families
-        self.keys = [f"{families[i % len(families)]}.{self.name}-{i}" for i in range(self.preset.keys)]
-        self.count = 0
-        self.used: list[Sent] = []  # messages with ids
-
-    def step(self) -> None:
-        # ids in a fixed order within a transaction: all are this session's own, so that nobody waits for them
-        messages = [self.message() for _ in range(self.random.randint(1, self.preset.batch))]
-        event = self.send(messages)
-        if not event.problem:
-            self.used += [m for m in messages if m.id]
-            del self.used[:-12]
-
-    def message(self) -> Sent:
-        if self.used and self.random.random() < 0.3:
-            return self.random.choice(self.used)
-        self.count += 1
-        key: str | None = self.random.choice(self.keys)
-        if self.preset.upsert and self.random.random() < 0.4:
-            key = f"{self.preset.families[0]}.shared-{self.random.randrange(2)}"
-        elif self.random.random() < self.preset.keyless:
-            key = None
-        channel = "t0" if key is None else f"t{key[-1]}"  # of a key always the same one
-        what = {"value": self.random.choice("ABC")} if self.preset.upsert else {"n": self.count, "by": self.name}
-        return Sent(
-            key,
-            json.dumps({"key": key} | what),
-            channel if self.preset.lane_by == "channel" else None,
-            f"{self.name}-{self.count:06}" if self.random.random() < self.preset.ids else None,
-            round(self.random.random() * 0.8, 3) if self.random.random() < self.preset.delays else 0.0,
-        )

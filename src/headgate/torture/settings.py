@@ -25,6 +25,8 @@ SHARES = (
     "ids",
     "delays",
     "prepared",
+    "powers",
+    "staged",
     "answers",
     "misuse",
     "deaf",

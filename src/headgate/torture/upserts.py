@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .reading import ACKING, Finding, Log, Reading, discards
+from .choosing import discards
+from .reading import ACKING, Finding, Log, Reading
 from .record import Event
 
 

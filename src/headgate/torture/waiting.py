@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .reading import Finding, Log, Reading, Written, concerns, may_skip, names
+from .choosing import concerns, may_skip
+from .reading import Finding, Log, Reading, Written, names
 from .record import Event, History, Transaction
 
 # Operators' calls wait for a while, and then say who is in the way.

@@ -173,6 +173,15 @@ select $source$array(
             where (lane, seq) > (l, a) and (lane, seq) <= (l, b) and seq > a and seq <= b offset 0))$source$
 $template$;
 
+-- (A parameter of receive_template had another name once, and cannot be given one.)
+do $$ begin
+  if exists (select from pg_proc p
+              where p.oid = to_regprocedure('headgate.receive_template(boolean)')
+                and 'p_open' = any(p.proargnames)) then
+    drop function headgate.receive_template(boolean);
+  end if;
+end $$;
+
 -- receive_template(lets go) -> the source of receive_<stream id>(consumer, batch_size, worker, acks,
 -- open, ack_wait), and with `lets go` of receive_open_<stream id>, which lets go of the lanes that
 -- gave it nothing: there each lane is a subtransaction. A caller that knows whether it is inside a

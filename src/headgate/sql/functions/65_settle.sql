@@ -128,9 +128,11 @@ create or replace function headgate.settle_part(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_given int, p_until timestamptz, out acked int, out stale int)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-  d headgate.delivery := headgate.take_out(c, p_lane, p_delivery, p_seqs, p_until);
+  d headgate.delivery;
   late bigint[] := '{}';
 begin
+  perform headgate.meet_no_rewrite();
+  d := headgate.take_out(c, p_lane, p_delivery, p_seqs, p_until);
   if p_seqs is null or cardinality(d.seqs) is distinct from cardinality(p_seqs) then
     d := headgate.with_own(c, d, p_lane, p_delivery, p_seqs, p_until);
     late := headgate.settle_late(c, p_delivery, p_seqs);
@@ -259,6 +261,7 @@ begin
   if delay < interval '0' then
     perform headgate.fail('HG010', format('a delay of %s is not possible', delay), 'choose 0 or more');
   end if;
+  perform headgate.meet_no_rewrite();
   for a in select * from headgate.parse_acks(ack_ids) loop
     d := headgate.take_out_all(c, a.lane, a.delivery, a.seqs, until, c.ordered);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);
@@ -283,6 +286,7 @@ declare
   d headgate.delivery;
 begin
   released := 0; stale := 0;
+  perform headgate.meet_no_rewrite();
   for a in select * from headgate.parse_acks(ack_ids) loop
     d := headgate.take_out_all(c, a.lane, a.delivery, a.seqs, until, c.ordered);
     stale := stale + headgate.stale_of(a.seqs, a.given, d.seqs);

@@ -40,6 +40,7 @@ begin
     perform headgate.fail('HG010', format('an extension by %s is not possible', coalesce(by::text, 'null')),
       'choose 0 (visible now) to 7 days');
   end if;
+  perform headgate.meet_no_rewrite();
   for a in select * from headgate.parse_acks(ack_ids) loop
     if by = interval '0' then
       n := headgate.expire_now(c, a.lane, a.delivery, a.seqs, until);
