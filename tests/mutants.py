@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from headgate.database import schema
@@ -24,8 +25,17 @@ class Mutant(NamedTuple):
 
     def plant(self, script: str) -> str:
         for old, new in ((self.old, self.new), *self.more):
-            script = script.replace(old, new)
+            script = _pattern(old).sub(lambda _, new=new: new, script)  # type: ignore[misc]
         return script
+
+    def places(self, script: str) -> list[int]:
+        """How often each text that it replaces stands there."""
+        return [len(_pattern(old).findall(script)) for old in (self.old, *(old for old, _ in self.more))]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """The text, wherever its lines are broken."""
+    return re.compile(r"\s+".join(re.escape(word).replace(r"\(", r"\(\s*") for word in text.split()))
 
 
 MUTANTS = (
@@ -327,8 +337,7 @@ MUTANTS = (
     # what REVIEW.md found, put back
     Mutant(
         "E1: an ack of a receive is lost to an extension",
-        "      if got < cardinality(acks) then perform headgate.settle_surely(c, acks); end if;"
-        "  -- the others: stale, or held by somebody\n      if (is_limited",
+        "      if got < cardinality(acks) then perform headgate.settle_surely(c, acks); end if;\n      if (is_limited",
         "      if (is_limited",
         ("keys", "channels"),
     ),
@@ -360,8 +369,8 @@ MUTANTS = (
     ),
     Mutant(
         "E8: an ack waits for the messages of others",
-        "              and not exists (select unnest(x.seqs) except select unnest(p_seqs))))"
-        "  -- hashed: <@ is quadratic\n         for update skip locked;",
+        "              and not exists (select unnest(x.seqs) except select unnest(p_seqs))))\n"
+        "         for update skip locked;",
         "              and not exists (select unnest(x.seqs) except select unnest(p_seqs))))\n         for update;",
         ("plain",),
     ),
@@ -468,8 +477,9 @@ MUTANTS = (
     ),
     Mutant(
         "a replay passes the filter by",
-        "               and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false))\n",
-        "",
+        "             p.seq is null and d.seq is null\n"
+        "               and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false))",
+        "             p.seq is null and d.seq is null",
         ("filters",),
     ),
     Mutant(

@@ -70,5 +70,5 @@ def test_a_lane_whose_first_reader_commits_meanwhile(cluster: Cluster, point: st
 
 
 def test_planted(cluster: Cluster) -> None:
-    assert TWO_LOOKS.old in schema.install_sql()
+    assert TWO_LOOKS.places(schema.install_sql())[0]
     assert meet(cluster, TWO_LOOKS.sql(), POINTS[1], False) == ["1"]

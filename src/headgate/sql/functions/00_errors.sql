@@ -1,4 +1,5 @@
--- Errors. Every error that users can meet has an SQLSTATE of class HG and a hint that says what to do.
+-- Errors. Every error that users can meet has an SQLSTATE of class HG and a hint that says what to
+-- do.
 
 -- fail(state, message, hint): raises. Locks and writes nothing.
 create or replace function headgate.fail(p_state text, p_message text, p_hint text) returns void
@@ -51,7 +52,8 @@ begin
 end $$;
 
 -- find_consumer(stream, name) -> the consumer's row, or HG001 / HG003.
-create or replace function headgate.find_consumer(p_stream text, p_name text) returns headgate.consumer
+create or replace function headgate.find_consumer(p_stream text, p_name text)
+returns headgate.consumer
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare c headgate.consumer;
 begin
@@ -66,7 +68,8 @@ create or replace function headgate.check_name(p_what text, p_name text) returns
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_name is null or p_name !~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,54}$' then
-    perform headgate.fail('HG005', format('"%s" is not a name for a %s', coalesce(p_name, 'null'), p_what),
+    perform headgate.fail('HG005',
+                          format('"%s" is not a name for a %s', coalesce(p_name, 'null'), p_what),
       'use 1 to 50 letters, digits, "_", "-" or ".", not beginning with "-" or "."');
   end if;
 end $$;
@@ -80,27 +83,35 @@ begin
   end if;
 end $$;
 
--- fail_if_different(what, alter, settings): HG015 when some setting was given and is not the one that there is; `given` is null where
--- that is not so. `change` says how it can be changed: by the function `alter`, another one, or (null) not at all.
-create or replace function headgate.fail_if_different(p_what text, p_alter text, p_settings headgate.setting[]) returns void
+-- fail_if_different(what, alter, settings): HG015 when some setting was given and is not the one
+-- that there is; `given` is null where that is not so. `change` says how it can be changed: by the
+-- function `alter`, another one, or (null) not at all.
+create or replace function headgate.fail_if_different(p_what text, p_alter text,
+                                                      p_settings headgate.setting[]) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare differing text; ways text; fixed text;
 begin
-  select string_agg(format('%s is %s, not %s', x.name, coalesce(x.there, 'none'), x.given), '; ' order by x.nth),
-         string_agg(distinct case x.change when 'alter' then p_alter else x.change end || '(…)', ', '),
+  select string_agg(format('%s is %s, not %s', x.name, coalesce(x.there, 'none'), x.given), '; '
+                    order by x.nth),
+         string_agg(distinct case x.change when 'alter' then p_alter else x.change end || '(…)',
+                    ', '),
          string_agg(x.name, ', ' order by x.nth) filter (where x.change is null)
     into differing, ways, fixed
-    from unnest(p_settings) with ordinality x (name, given, there, change, nth) where x.given is not null;
+    from unnest(p_settings) with ordinality x (name, given, there, change, nth)
+      where x.given is not null;
   if differing is not null then
-    perform headgate.fail('HG015', format('%s exists already with other settings: %s', p_what, differing),
+    perform headgate.fail('HG015',
+                          format('%s exists already with other settings: %s', p_what, differing),
       'leave these settings out' || coalesce(', or change them with ' || ways, '')
       || coalesce('; ' || fixed || ' cannot be changed: choose another name', ''));
   end if;
 end $$;
 
 -- installed_version() -> the last migration, and the digest and version of the functions.
-create or replace function headgate.installed_version(out migration int, out digest text, out functions int)
+create or replace function headgate.installed_version(out migration int, out digest text,
+                                                      out functions int)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select (select max(m.version) from headgate.migration m), (select d.digest from headgate.functions_digest d),
+  select (select max(m.version) from headgate.migration m),
+         (select d.digest from headgate.functions_digest d),
          (select d.version from headgate.functions_digest d)
 $$;

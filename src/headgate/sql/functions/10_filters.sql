@@ -15,7 +15,8 @@ begin
     parts := '{}';
     for i in 1 .. coalesce(cardinality(tokens), 0) loop
       token := tokens[i];
-      if token = '' or (token = '>' and i < cardinality(tokens)) or (length(token) > 1 and token ~ '[*>]') then
+      if token = '' or (token = '>' and i < cardinality(tokens))
+         or (length(token) > 1 and token ~ '[*>]') then
         tokens := null;
         exit;
       end if;

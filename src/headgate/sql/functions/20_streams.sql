@@ -1,9 +1,13 @@
--- Streams: the log's tables, and the functions generated for each stream so that its plans stay cached.
+-- Streams: the log's tables, and the functions generated for each stream so that its plans stay
+-- cached.
 
--- check_stream(…): HG007 / HG010 for settings that make no sense. Those that are null are not given.
+-- check_stream(…): HG007 / HG010 for settings that make no sense. Those that are null are not
+-- given.
 create or replace function headgate.check_stream(
-  p_lanes int, p_lane_by text, p_retain text, p_retain_up_to interval, p_retain_at_least interval, p_max_storage bigint, p_max_message_bytes int,
-  p_segment_rows bigint, p_segment_bytes bigint, p_segment_age interval, p_compact_every interval) returns void
+  p_lanes int, p_lane_by text, p_retain text, p_retain_up_to interval, p_retain_at_least interval,
+  p_max_storage bigint, p_max_message_bytes int,
+  p_segment_rows bigint, p_segment_bytes bigint, p_segment_age interval, p_compact_every interval)
+returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_lanes not between 1 and 1024 then
@@ -11,49 +15,65 @@ begin
       'choose 1 to 1024 lanes; about the number of workers that will run at once is a good choice');
   end if;
   if p_lane_by not in ('hash', 'key', 'channel') then
-    perform headgate.fail('HG010', format('lane_by "%s" is not known', p_lane_by), 'lane_by is ''hash'', ''key'' or ''channel''');
+    perform headgate.fail('HG010', format('lane_by "%s" is not known', p_lane_by),
+                          'lane_by is ''hash'', ''key'' or ''channel''');
   end if;
   if p_retain not in ('forever', 'until_acked', 'until_archived') then
-    perform headgate.fail('HG010', format('retain "%s" is not known', p_retain), 'retain is ''forever'', ''until_acked'' or ''until_archived''');
+    perform headgate.fail('HG010', format('retain "%s" is not known', p_retain),
+                          'retain is ''forever'', ''until_acked'' or ''until_archived''');
   end if;
-  if least(p_retain_up_to, p_segment_age, p_compact_every) <= interval '0' or p_retain_at_least < interval '0' then
-    perform headgate.fail('HG010', 'retain_up_to, retain_at_least, segment_age and compact_every are lengths of time',
+  if least(p_retain_up_to, p_segment_age, p_compact_every) <= interval '0'
+     or p_retain_at_least < interval '0' then
+    perform headgate.fail('HG010',
+                          'retain_up_to, retain_at_least, segment_age and compact_every are lengths of time',
       'choose more than 0, such as ''7 days''');
   end if;
   if p_retain_at_least > p_retain_up_to then
-    perform headgate.fail('HG010', 'retain_at_least is longer than retain_up_to', 'choose retain_at_least <= retain_up_to');
+    perform headgate.fail('HG010', 'retain_at_least is longer than retain_up_to',
+                          'choose retain_at_least <= retain_up_to');
   end if;
   if p_max_storage < 1048576 then
-    perform headgate.fail('HG010', format('max_storage %s is not possible', p_max_storage), 'choose at least 1048576 bytes');
+    perform headgate.fail('HG010', format('max_storage %s is not possible', p_max_storage),
+                          'choose at least 1048576 bytes');
   end if;
   if p_max_message_bytes not between 1 and 268435456 then
-    perform headgate.fail('HG010', format('max_message_bytes %s is not possible', p_max_message_bytes), 'choose 1 to 268435456');
+    perform headgate.fail('HG010',
+                          format('max_message_bytes %s is not possible', p_max_message_bytes),
+                          'choose 1 to 268435456');
   end if;
   if p_segment_rows not between 1000 and 1000000000 then
-    perform headgate.fail('HG010', format('segment_rows %s is not possible', p_segment_rows), 'choose 1000 to 1000000000');
+    perform headgate.fail('HG010', format('segment_rows %s is not possible', p_segment_rows),
+                          'choose 1000 to 1000000000');
   end if;
   if p_segment_bytes < 65536 then
-    perform headgate.fail('HG010', format('segment_bytes %s is not possible', p_segment_bytes), 'choose at least 65536');
+    perform headgate.fail('HG010', format('segment_bytes %s is not possible', p_segment_bytes),
+                          'choose at least 65536');
   end if;
 end $$;
 
--- create_stream(name, …): makes a stream, its sequence, tables and first segments. Returns the stream's id. `lane_by` says what
--- shares a lane: keys of the same hash ('hash', so many lanes), one key ('key'), or one channel ('channel'). Messages are kept for
--- ever, or until every consumer has acked them; in both cases no longer than retain_up_to, and the oldest go when
--- max_storage is reached, unless they are younger than retain_at_least. With 'until_archived' nothing goes, for whatever
--- reason, that is not in every archive of the stream.
--- A setting that is null is not given: lanes are then 16, lane_by 'hash', retain 'forever', one_message_per_key and
--- process_unmodified false, dedup_window 5 minutes, max_message_bytes 16777216, segment_rows 1000000, segment_bytes
--- 1073741824, compact_every 30 minutes, and there are no other limits. With if_not_exists an existing stream is left as it is;
--- HG015 when it has other settings than those that are given. Writes stream, layout, segment, tick; DDL.
+-- create_stream(name, …): makes a stream, its sequence, tables and first segments. Returns the
+-- stream's id. `lane_by` says what shares a lane: keys of the same hash ('hash', so many lanes),
+-- one key ('key'), or one channel ('channel'). Messages are kept for ever, or until every consumer
+-- has acked them; in both cases no longer than retain_up_to, and the oldest go when max_storage is
+-- reached, unless they are younger than retain_at_least. With 'until_archived' nothing goes, for
+-- whatever reason, that is not in every archive of the stream. A setting that is null is not given:
+-- lanes are then 16, lane_by 'hash', retain 'forever', one_message_per_key and process_unmodified
+-- false, dedup_window 5 minutes, max_message_bytes 16777216, segment_rows 1000000, segment_bytes
+-- 1073741824, compact_every 30 minutes, and there are no other limits. With if_not_exists an
+-- existing stream is left as it is; HG015 when it has other settings than those that are given.
+-- Writes stream, layout, segment, tick; DDL.
 create or replace function headgate.create_stream(
   name text, lanes int default null, lane_by text default null, retain text default null,
-  retain_up_to interval default null, retain_at_least interval default null, max_storage bigint default null,
+  retain_up_to interval default null, retain_at_least interval default null,
+  max_storage bigint default null,
   one_message_per_key boolean default null, process_unmodified boolean default null,
-  dedup_window interval default null, max_message_bytes int default null, segment_rows bigint default null,
-  segment_bytes bigint default null, segment_age interval default null, compact_every interval default null,
+  dedup_window interval default null, max_message_bytes int default null,
+  segment_rows bigint default null,
+  segment_bytes bigint default null, segment_age interval default null,
+  compact_every interval default null,
   if_not_exists boolean default false) returns int
-language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set lock_timeout = '900ms' as $$
 declare s int; made headgate.stream;
 begin
   perform headgate.check_name('stream', create_stream.name);
@@ -71,16 +91,20 @@ begin
   made.segment_bytes := coalesce(create_stream.segment_bytes, 1073741824);
   made.compact_every := coalesce(create_stream.compact_every, '30 minutes');
   perform headgate.check_stream(
-    made.lanes, made.lane_by, made.retain, create_stream.retain_up_to, create_stream.retain_at_least,
+    made.lanes, made.lane_by, made.retain, create_stream.retain_up_to,
+    create_stream.retain_at_least,
     create_stream.max_storage, made.max_message_bytes, made.segment_rows, made.segment_bytes,
     create_stream.segment_age, made.compact_every);
   insert into headgate.stream (
-      name, lanes, lane_by, retain, retain_up_to, retain_at_least, max_storage, one_message_per_key, process_unmodified,
+      name, lanes, lane_by, retain, retain_up_to, retain_at_least, max_storage, one_message_per_key,
+      process_unmodified,
       dedup_window, max_message_bytes, segment_rows, segment_bytes, segment_age, compact_every)
     values (
       create_stream.name, made.lanes, made.lane_by, made.retain, create_stream.retain_up_to,
-      create_stream.retain_at_least, create_stream.max_storage, made.one_message_per_key, made.process_unmodified,
-      made.dedup_window, made.max_message_bytes, made.segment_rows, made.segment_bytes, create_stream.segment_age,
+      create_stream.retain_at_least, create_stream.max_storage, made.one_message_per_key,
+      made.process_unmodified,
+      made.dedup_window, made.max_message_bytes, made.segment_rows, made.segment_bytes,
+      create_stream.segment_age,
       made.compact_every)
     on conflict on constraint stream_name_key do nothing returning id into s;
   if s is null then
@@ -101,7 +125,8 @@ begin
             made.retain_at_least, 'alter'),
         row('max_storage', nullif(create_stream.max_storage, made.max_storage),
             made.max_storage, 'alter'),
-        row('one_message_per_key', nullif(create_stream.one_message_per_key, made.one_message_per_key),
+        row('one_message_per_key',
+            nullif(create_stream.one_message_per_key, made.one_message_per_key),
             made.one_message_per_key, null),
         row('process_unmodified', nullif(create_stream.process_unmodified, made.process_unmodified),
             made.process_unmodified, 'alter'),
@@ -136,16 +161,22 @@ begin
     case made.lane_by when 'channel' then ', channel text' end);
   execute format('create unique index on headgate.message_%s (seq)', s);
   execute format('create index on headgate.message_%s (lane, seq)', s);
-  execute format('create index on headgate.message_%s using brin (created_at) with (pages_per_range = 32, autosummarize = on)', s);
+  execute format(
+    'create index on headgate.message_%s using brin (created_at) with (pages_per_range = 32, autosummarize = on)', s);
   if made.one_message_per_key then
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
   end if;
-  execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))', s);
+  execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))',
+                 s);
   select * into made from headgate.stream t where t.id = s;
-  execute format('create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
+  execute format(
+    'create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
                  'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.kept_%3$s m where true%4$s',
-                 'log_' || create_stream.name, case made.lane_by when 'channel' then ', channel' end, s, headgate.newest_only(made, 'm'));
-  execute format('create view headgate.read_%1$s as select seq, xid, created_at, lane, key, data, headers, deliver_at, %2$s as channel from headgate.message_%1$s',
+                 'log_' || create_stream.name,
+                 case made.lane_by when 'channel' then ', channel' end, s,
+                 headgate.newest_only(made, 'm'));
+  execute format(
+    'create view headgate.read_%1$s as select seq, xid, created_at, lane, key, data, headers, deliver_at, %2$s as channel from headgate.message_%1$s',
                  s, case made.lane_by when 'channel' then 'channel' else 'null::text' end);
   perform headgate.grant_views(made);
   perform headgate.ensure_segments(s, 0);
@@ -162,7 +193,8 @@ begin
   if to_regrole('headgate_monitor') is null then return; end if;
   if not has_table_privilege('headgate_monitor', format('headgate.%I', 'log_' || s.name), 'select')
      or not has_table_privilege('headgate_monitor', format('headgate.read_%s', s.id), 'select') then
-    execute format('grant select on headgate.%I, headgate.read_%s to headgate_monitor', 'log_' || s.name, s.id);
+    execute format('grant select on headgate.%I, headgate.read_%s to headgate_monitor',
+                   'log_' || s.name, s.id);
   end if;
 end $$;
 
@@ -173,8 +205,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- hold_stream(stream): keeps it from being dropped or given other lanes until the end of the
--- transaction, for what is going to refer to it. Waits for at most a second: 55P03. Locks its row FOR
--- KEY SHARE.
+-- transaction, for what is going to refer to it. Waits for at most a second: 55P03. Locks its row
+-- FOR KEY SHARE.
 create or replace function headgate.hold_stream(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -188,40 +220,57 @@ begin
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
--- alter_stream(name, …): changes the settings that are given. `clear` names settings to put back to null.
+-- alter_stream(name, …): changes the settings that are given. `clear` names settings to put back to
+-- null.
 create or replace function headgate.alter_stream(
-  name text, retain text default null, retain_up_to interval default null, retain_at_least interval default null, max_storage bigint default null,
-  process_unmodified boolean default null, dedup_window interval default null, max_message_bytes int default null, segment_rows bigint default null,
-  segment_bytes bigint default null, segment_age interval default null, compact_every interval default null, clear text[] default '{}') returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
+  name text, retain text default null, retain_up_to interval default null,
+  retain_at_least interval default null, max_storage bigint default null,
+  process_unmodified boolean default null, dedup_window interval default null,
+  max_message_bytes int default null, segment_rows bigint default null,
+  segment_bytes bigint default null, segment_age interval default null,
+  compact_every interval default null, clear text[] default '{}') returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set lock_timeout = '900ms' as $$
 declare s headgate.stream := headgate.find_stream(name);
 begin
   begin
-    select * into s from headgate.stream t where t.id = s.id for no key update;  -- before it is looked at: another change may be under way
+    -- before it is looked at: another change may be under way
+    select * into s from headgate.stream t where t.id = s.id for no key update;
   exception when lock_not_available or deadlock_detected then
     perform headgate.fail('55P03', format('stream "%s" is held by an open transaction', name),
       'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
   end;
   if s.id is null then perform headgate.find_stream(name); end if;
   if not clear <@ array['retain_up_to', 'retain_at_least', 'max_storage', 'segment_age'] then
-    perform headgate.fail('HG010', 'clear names an unknown setting', 'retain_up_to, retain_at_least, max_storage and segment_age can be cleared');
+    perform headgate.fail('HG010', 'clear names an unknown setting',
+                          'retain_up_to, retain_at_least, max_storage and segment_age can be cleared');
   end if;
   s.retain := coalesce(alter_stream.retain, s.retain);
-  s.retain_up_to := case when 'retain_up_to' <> all(clear) then coalesce(alter_stream.retain_up_to, s.retain_up_to) end;
-  s.retain_at_least := case when 'retain_at_least' <> all(clear) then coalesce(alter_stream.retain_at_least, s.retain_at_least) end;
-  s.max_storage := case when 'max_storage' <> all(clear) then coalesce(alter_stream.max_storage, s.max_storage) end;
+  s.retain_up_to := case
+    when 'retain_up_to' <> all(clear) then coalesce(alter_stream.retain_up_to, s.retain_up_to) end;
+  s.retain_at_least := case
+    when 'retain_at_least' <> all(clear) then
+      coalesce(alter_stream.retain_at_least, s.retain_at_least) end;
+  s.max_storage := case
+    when 'max_storage' <> all(clear) then coalesce(alter_stream.max_storage, s.max_storage) end;
   s.process_unmodified := coalesce(alter_stream.process_unmodified, s.process_unmodified);
   s.dedup_window := coalesce(alter_stream.dedup_window, s.dedup_window);
   s.max_message_bytes := coalesce(alter_stream.max_message_bytes, s.max_message_bytes);
   s.segment_rows := coalesce(alter_stream.segment_rows, s.segment_rows);
   s.segment_bytes := coalesce(alter_stream.segment_bytes, s.segment_bytes);
-  s.segment_age := case when 'segment_age' <> all(clear) then coalesce(alter_stream.segment_age, s.segment_age) end;
+  s.segment_age := case
+    when 'segment_age' <> all(clear) then coalesce(alter_stream.segment_age, s.segment_age) end;
   s.compact_every := coalesce(alter_stream.compact_every, s.compact_every);
-  perform headgate.check_stream(s.lanes, s.lane_by, s.retain, s.retain_up_to, s.retain_at_least, s.max_storage, s.max_message_bytes,
+  perform headgate.check_stream(s.lanes, s.lane_by, s.retain, s.retain_up_to, s.retain_at_least,
+                                s.max_storage, s.max_message_bytes,
                                 s.segment_rows, s.segment_bytes, s.segment_age, s.compact_every);
-  update headgate.stream t set retain = s.retain, retain_up_to = s.retain_up_to, retain_at_least = s.retain_at_least, max_storage = s.max_storage,
-         process_unmodified = s.process_unmodified, dedup_window = s.dedup_window, max_message_bytes = s.max_message_bytes,
-         segment_rows = s.segment_rows, segment_bytes = s.segment_bytes, segment_age = s.segment_age, compact_every = s.compact_every,
+  update headgate.stream t
+     set retain = s.retain, retain_up_to = s.retain_up_to, retain_at_least = s.retain_at_least,
+         max_storage = s.max_storage,
+         process_unmodified = s.process_unmodified, dedup_window = s.dedup_window,
+         max_message_bytes = s.max_message_bytes,
+         segment_rows = s.segment_rows, segment_bytes = s.segment_bytes,
+         segment_age = s.segment_age, compact_every = s.compact_every,
          is_full = t.is_full and s.max_storage is not null
    where t.id = s.id;
 end $$;
@@ -247,7 +296,9 @@ begin
       return;
     exception when lock_not_available or deadlock_detected then
       if clock_timestamp() > until then
-        perform headgate.fail('55P03', format('stream "%s" is in use by an open transaction', s.name), 'wait until it has ended, or end it, and repeat the call');
+        perform headgate.fail('55P03',
+                              format('stream "%s" is in use by an open transaction', s.name),
+                              'wait until it has ended, or end it, and repeat the call');
       end if;
     end;
     perform pg_sleep(0.005 + random() * 0.02);
@@ -261,11 +312,14 @@ create or replace function headgate.outwait_vacuum(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t regclass; held oid[];
 begin
-  perform set_config('lock_timeout', extract(epoch from current_setting('deadlock_timeout')::interval) + 0.2 || 's', true);
+  perform set_config('lock_timeout',
+                     extract(epoch from current_setting('deadlock_timeout')::interval) + 0.2 || 's',
+                     true);
   held := array(select l.relation from pg_locks l
                  where l.mode = 'ShareUpdateExclusiveLock' and l.granted and l.locktype = 'relation'
                    and l.pid <> pg_backend_pid());
-  for t in select p.relid from headgate.stream s cross join lateral pg_partition_tree(format('headgate.message_%s', s.id)::regclass) p
+  for t in select p.relid from headgate.stream s cross
+    join lateral pg_partition_tree(format('headgate.message_%s', s.id)::regclass) p
             where (s.id = p_stream or s.dead_of = p_stream)
               and p.isleaf and p.relid = any(held) loop
     execute format('lock table only %s in share update exclusive mode', t);
@@ -277,12 +331,14 @@ create or replace function headgate.remove_stream(s headgate.stream) returns voi
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare d headgate.stream;
 begin
-  perform from headgate.stream t where t.id = s.id for update;  -- maintenance passes over a stream that is going
+  -- maintenance passes over a stream that is going
+  perform from headgate.stream t where t.id = s.id for update;
   perform headgate.remove_consumer(c) from headgate.consumer c where c.stream = s.id;
-  -- in the order in which all others open them, who would otherwise be waited for in vain: the sequence before the log, and a
-  -- stream before its dead letters
+  -- in the order in which all others open them, who would otherwise be waited for in vain: the
+  -- sequence before the log, and a stream before its dead letters
   execute format('drop view headgate.%I, headgate.read_%s', 'log_' || s.name, s.id);
-  execute format('alter sequence headgate.seq_%s owned by none', s.id);  -- it was; but there is no LOCK SEQUENCE
+  -- it was; but there is no LOCK SEQUENCE
+  execute format('alter sequence headgate.seq_%s owned by none', s.id);
   perform headgate.drop_staging(g.name) from headgate.staging g where g.stream = s.id;
   if headgate.segment_tables(s.id) <= 100 then
     execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
@@ -366,13 +422,14 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare f regprocedure;
 begin
   for f in select p.oid::regprocedure from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = 'headgate' and p.proname = any(headgate.stream_functions(p_stream)) loop
+            where n.nspname = 'headgate'
+              and p.proname = any(headgate.stream_functions(p_stream)) loop
     execute 'drop function ' || f;
   end loop;
 end $$;
 
--- fill(template, stream) -> the source of one of the functions generated for a stream. What differs between streams stands in braces; between
--- {upsert and } what only upsert streams need.
+-- fill(template, stream) -> the source of one of the functions generated for a stream. What differs
+-- between streams stands in braces; between {upsert and } what only upsert streams need.
 create or replace function headgate.fill(p_template text, s headgate.stream) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
@@ -387,11 +444,17 @@ declare
                          'where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id))'],
     ['{is upsert}', s.one_message_per_key::text],
     ['{lane}', case s.lane_by
-      when 'hash' then 'p_base + coalesce((hashtextextended(k, 0) % p_lanes + p_lanes) % p_lanes, floor(random() * p_lanes))::int'
-      when 'key' then format('case when k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('k'))
-      when 'channel' then format('case when c is null then 144115188075855872 else %s end', headgate.named_lane_sql('c')) end],
+      when 'hash' then
+        'p_base + coalesce((hashtextextended(k, 0) % p_lanes + p_lanes) % p_lanes, floor(random() * p_lanes))::int'
+      when 'key' then
+        format(
+          'case when k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end', headgate.named_lane_sql('k'))
+      when 'channel' then
+        format('case when c is null then 144115188075855872 else %s end',
+               headgate.named_lane_sql('c')) end],
     ['{name}', case when channels then 'm.channel' else 'm.key' end],
-    ['{strict}', (s.lane_by = 'key' and not s.one_message_per_key)::text],  -- order of keys is order of lanes
+    -- order of keys is order of lanes
+    ['{strict}', (s.lane_by = 'key' and not s.one_message_per_key)::text],
     ['{m.channel}', case when channels then 'm.channel' else 'null::text' end],
     ['{, channel}', case when channels then ', channel' else '' end],
     ['{, p_channels}', case when channels then ', p_channels' else '' end],
@@ -400,8 +463,11 @@ begin
   filled := replace(replace(p_template,
     '{opening}', headgate.receive_opening()),
     '{delete whole deliveries}', headgate.delete_deliveries());
-  filled := regexp_replace(filled, '\{upsert ([^}]*)\}', case when s.one_message_per_key then '\1' else '' end, 'g');
-  for i in 1 .. array_length(parts, 1) loop filled := replace(filled, parts[i][1], parts[i][2]); end loop;
+  filled := regexp_replace(filled, '\{upsert ([^}]*)\}',
+                           case when s.one_message_per_key then '\1' else '' end, 'g');
+  for i in 1 .. array_length(parts, 1) loop
+    filled := replace(filled, parts[i][1], parts[i][2]);
+  end loop;
   return filled;
 end $$;
 
@@ -411,8 +477,9 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select concat_ws('/', s.lanes, s.lane_by, s.one_message_per_key)
 $$;
 
--- build_stream(stream id): (re)makes the functions generated for one stream. Called by create_stream and on each upgrade, which may
--- hold tables that everybody needs while it does so for all streams: what is there is replaced, and keeps its rights.
+-- build_stream(stream id): (re)makes the functions generated for one stream. Called by
+-- create_stream and on each upgrade, which may hold tables that everybody needs while it does so
+-- for all streams: what is there is replaced, and keeps its rights.
 create or replace function headgate.build_stream(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -423,14 +490,23 @@ declare
   sources text[];
 begin
   select * into s from headgate.stream t where t.id = p_stream;
-  sources := array[headgate.append_template(), headgate.append_drawn_template(), headgate.move_template(), headgate.sift_template()]
-    || case s.lane_by when 'hash' then array[headgate.retry_template(), headgate.receive_template(false), headgate.receive_template(true)]
-       else array[headgate.lanes_ahead_template(), headgate.gather_template(), headgate.serve_template(), headgate.rotate_template(false), headgate.rotate_template(true)] end;
+  sources := array[headgate.append_template(), headgate.append_drawn_template(),
+                   headgate.move_template(), headgate.sift_template()]
+    || case s.lane_by
+            when 'hash' then
+              array[headgate.retry_template(), headgate.receive_template(false),
+                    headgate.receive_template(true)]
+       else
+         array[headgate.lanes_ahead_template(), headgate.gather_template(),
+               headgate.serve_template(), headgate.rotate_template(false),
+               headgate.rotate_template(true)] end;
   begin
     foreach source in array sources loop
-      execute regexp_replace(headgate.fill(source, s), 'create function', 'create or replace function');
+      execute regexp_replace(headgate.fill(source, s), 'create function',
+                             'create or replace function');
     end loop;
-    if (select count(*) from pg_proc p where p.pronamespace = 'headgate'::regnamespace and p.proname = any(names))
+    if (select count(*) from pg_proc p
+         where p.pronamespace = 'headgate'::regnamespace and p.proname = any(names))
        <> cardinality(sources) then
       raise invalid_function_definition;
     end if;
@@ -440,7 +516,9 @@ begin
       execute headgate.fill(source, s);
     end loop;
   end;
-  for f in select p.oid::regprocedure as name, p.proacl is null as is_new, p.proname like 'receive%' as is_public from pg_proc p
+  for f in
+    select p.oid::regprocedure as name, p.proacl is null as is_new,
+           p.proname like 'receive%' as is_public from pg_proc p
             where p.pronamespace = 'headgate'::regnamespace and p.proname = any(names) loop
     if f.is_new then execute format('revoke all on function %s from public', f.name); end if;
     if f.is_public and to_regrole('headgate_consumer') is not null

@@ -1,18 +1,23 @@
--- Publishing. A send inserts rows and touches nothing else, so publishers never wait for each other and a send inside
--- the user's own transaction is safe. The transaction's id is taken before a seq is drawn: ticks rely on it.
+-- Publishing. A send inserts rows and touches nothing else, so publishers never wait for each other
+-- and a send inside the user's own transaction is safe. The transaction's id is taken before a seq
+-- is drawn: ticks rely on it.
 
--- named_lane_sql(expression) -> SQL for the lane of a key or channel, in streams whose lanes are named. It is a hash, so that a
--- send neither looks a lane up nor makes one; with 58 bits, two of a million names share one once in half a million streams.
--- Lanes from 2^57 on are those of messages without a name. So named lanes are told from numbered ones by their size.
+-- named_lane_sql(expression) -> SQL for the lane of a key or channel, in streams whose lanes are
+-- named. It is a hash, so that a send neither looks a lane up nor makes one; with 58 bits, two of a
+-- million names share one once in half a million streams. Lanes from 2^57 on are those of messages
+-- without a name. So named lanes are told from numbered ones by their size.
 create or replace function headgate.named_lane_sql(p_expression text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select format('((hashtextextended(%s, 0) & 288230376151711743) | 288230376151711744)', p_expression)
+  select format('((hashtextextended(%s, 0) & 288230376151711743) | 288230376151711744)',
+                p_expression)
 $$;
 
 -- named_lane(name) -> the lane of a key or channel.
 do $$ begin
-  execute format('create or replace function headgate.named_lane(p_name text) returns bigint language sql immutable '
-                 'set search_path = pg_catalog, pg_temp return %s', headgate.named_lane_sql('p_name'));
+  execute format(
+    'create or replace function headgate.named_lane(p_name text) returns bigint language sql immutable '
+                 'set search_path = pg_catalog, pg_temp return %s',
+                 headgate.named_lane_sql('p_name'));
 end $$;
 
 -- append_template() -> the source of append_<stream id>(xid, base, lanes, keys, datas, headers,
@@ -28,7 +33,8 @@ select replace($source$
 create function headgate.append_{stream}(
   p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[],
   p_channels text[], p_delays interval[], p_end bigint) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+language plpgsql set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan as $$
 declare r bigint[];
 begin
   -- point: a send has an id and no seq
@@ -46,15 +52,18 @@ select $source$with q as materialized (
     select array_agg(nextval('headgate.seq_{stream}')) as seqs
       from generate_series(1, cardinality(p_datas))),
   i as (
-    insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
+    insert into headgate.message_{stream} (seq, xid, lane, key, data, headers,
+                                           deliver_at{, channel})
       select s, p_xid, {lane}, k, d, h, case when w is not null then clock_timestamp() + w end{, c}
-        from q, unnest(p_keys, p_datas, p_headers, p_delays, seqs{, p_channels}) t (k, d, h, w, s{, c})
+        from q,
+             unnest(p_keys, p_datas, p_headers, p_delays, seqs{, p_channels}) t (k, d, h, w, s{, c})
        where seqs[cardinality(p_datas)] < p_end)
   select seqs {into} from q$source$
 $template$;
 
--- append_beyond(stream, xid, keys, datas, headers, channels, delays, seqs) -> seqs: appends messages whose
--- seqs append_<stream id> has drawn beyond the segments that there were. Room is made for them.
+-- append_beyond(stream, xid, keys, datas, headers, channels, delays, seqs) -> seqs: appends
+-- messages whose seqs append_<stream id> has drawn beyond the segments that there were. Room is
+-- made for them.
 create or replace function headgate.append_beyond(
   s headgate.stream, x xid8, keys text[], datas text[], headers jsonb[], channels text[],
   delays interval[], seqs bigint[]) returns bigint[]
@@ -74,21 +83,25 @@ select $source$
 create function headgate.append_drawn_{stream}(
   p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[],
   p_channels text[], p_delays interval[], p_seqs bigint[]) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+language plpgsql set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan as $$
 begin
   insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
     select s, p_xid, {lane}, k, d, h, case when w is not null then clock_timestamp() + w end{, c}
-      from unnest(p_keys, p_datas, p_headers, p_delays, p_seqs{, p_channels}) t (k, d, h, w, s{, c});
+      from unnest(p_keys, p_datas, p_headers, p_delays, p_seqs{, p_channels}) t (k, d, h, w,
+          s{, c});
   return p_seqs;
 end $$;
 $source$
 $template$;
 
--- send_batch(stream, datas, keys, headers, channels, delays, ids) -> seqs, in the order of the messages.
--- A message whose id was sent before, within the stream's dedup window, is not appended again: its first seq is returned.
--- Data and headers of a message count toward max_message_bytes: HG009. HG010 for a stream of dead letters.
+-- send_batch(stream, datas, keys, headers, channels, delays, ids) -> seqs, in the order of the
+-- messages. A message whose id was sent before, within the stream's dedup window, is not appended
+-- again: its first seq is returned. Data and headers of a message count toward max_message_bytes:
+-- HG009. HG010 for a stream of dead letters.
 create or replace function headgate.send_batch(
-  stream text, datas text[], keys text[] default null, headers jsonb[] default null, channels text[] default null,
+  stream text, datas text[], keys text[] default null, headers jsonb[] default null,
+  channels text[] default null,
   delays interval[] default null, ids text[] default null) returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -106,9 +119,11 @@ begin
   if s.dead_of is not null then perform headgate.refuse_dead(s); end if;
   if n = 0 then return '{}'; end if;
   if n > 10000 then
-    perform headgate.fail('HG010', format('%s messages in one batch', n), 'send at most 10,000 messages in a call');
+    perform headgate.fail('HG010', format('%s messages in one batch', n),
+                          'send at most 10,000 messages in a call');
   end if;
-  if cardinality(keys) <> n or cardinality(headers) <> n or cardinality(channels) <> n or cardinality(delays) <> n or cardinality(ids) <> n then
+  if cardinality(keys) <> n or cardinality(headers) <> n or cardinality(channels) <> n
+     or cardinality(delays) <> n or cardinality(ids) <> n then
     perform headgate.fail('HG010', 'the arrays of a batch have different lengths',
       'datas, keys, headers, channels, delays and ids each need one element a message (or null for the whole array)');
   end if;
@@ -120,7 +135,9 @@ begin
     select max(octet_length(u.d) + coalesce(pg_column_size(u.h), 0)) into largest
       from unnest(datas, headers) u (d, h);
     if largest > s.max_message_bytes then
-      perform headgate.fail('HG009', format('a message of %s bytes is larger than stream "%s" takes (%s)', largest, s.name, s.max_message_bytes),
+      perform headgate.fail('HG009',
+                            format('a message of %s bytes is larger than stream "%s" takes (%s)',
+                                   largest, s.name, s.max_message_bytes),
         'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
     end if;
   end if;
@@ -160,33 +177,40 @@ begin
   return seqs;
 end $$;
 
--- refuse_dead(stream): HG010. Dead letters are written by the engine alone (append_dead): their headers say of which message
--- they are, and what is redriven is believed.
+-- refuse_dead(stream): HG010. Dead letters are written by the engine alone (append_dead): their
+-- headers say of which message they are, and what is redriven is believed.
 create or replace function headgate.refuse_dead(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  perform headgate.fail('HG010', format('nothing can be sent to stream "%s": it holds dead letters', s.name),
+  perform headgate.fail('HG010',
+                        format('nothing can be sent to stream "%s": it holds dead letters', s.name),
     'send to another stream; a message becomes a dead letter when it has failed max_deliver times');
 end $$;
 
--- send_once(…, end): the part of send_batch for messages with ids; `end`, where the segments end that the caller knows of. Writes message_id, in id order; waits only for another
--- open transaction that sends the same id.
+-- send_once(…, end): the part of send_batch for messages with ids; `end`, where the segments end
+-- that the caller knows of. Writes message_id, in id order; waits only for another open transaction
+-- that sends the same id.
 create or replace function headgate.send_once(
-  s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], channels text[], delays interval[], ids text[], p_end bigint) returns bigint[]
+  s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], channels text[],
+  delays interval[], ids text[], p_end bigint) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare seqs bigint[];
 begin
-  -- A late transaction is told from one that never published by its lock on this table: take it before drawing a seq.
+  -- A late transaction is told from one that never published by its lock on this table: take it
+  -- before drawing a seq.
   execute format('lock table headgate.message_%s in row exclusive mode', s.id);
   with first as (
-    select distinct on (t.id) t.id from unnest(ids) with ordinality t (id, ord) where t.id is not null order by t.id, t.ord),
+    select distinct on (t.id) t.id from unnest(ids) with ordinality t (id, ord)
+     where t.id is not null order by t.id, t.ord),
   claimed as (
     insert into headgate.message_id as m (stream, id, seq)
       select s.id, f.id, nextval(('headgate.seq_' || s.id)::regclass) from first f order by f.id
-      on conflict (stream, id) do update set seq = excluded.seq, at = excluded.at where m.at < clock_timestamp() - s.dedup_window
+      on conflict (stream, id) do update set seq = excluded.seq, at = excluded.at
+        where m.at < clock_timestamp() - s.dedup_window
       returning m.id, m.seq),
   mine as (
-    select min(t.ord) as ord, c.seq from claimed c join unnest(ids) with ordinality t (id, ord) on t.id = c.id group by c.id, c.seq),
+    select min(t.ord) as ord, c.seq from claimed c
+      join unnest(ids) with ordinality t (id, ord) on t.id = c.id group by c.id, c.seq),
   fresh as (
     select t.ord, coalesce(m.seq, nextval(('headgate.seq_' || s.id)::regclass)) as seq
       from unnest(ids) with ordinality t (id, ord) left join mine m on m.ord = t.ord
@@ -195,7 +219,8 @@ begin
     from generate_series(1, cardinality(ids)) t (ord) left join fresh f on f.ord = t.ord;
   -- point: ids are claimed
   -- seqs were drawn in id order; hand them out in the order of the batch
-  with given as (select t.ord, t.seq from unnest(seqs) with ordinality t (seq, ord) where t.seq is not null),
+  with given as (select t.ord, t.seq from unnest(seqs) with ordinality t (seq, ord)
+                  where t.seq is not null),
   ranked as (
     select o.ord, q.seq from (select ord, row_number() over (order by ord) r from given) o
       join (select seq, row_number() over (order by seq) r from given) q using (r))
@@ -203,7 +228,8 @@ begin
     from generate_series(1, cardinality(ids)) t (ord) left join ranked r on r.ord = t.ord;
   perform headgate.reach_segments(s.id, max(q)) from unnest(seqs) q
    having max(q) >= p_end;
-  execute format('select headgate.append_drawn_%s($1, $2, $3, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
+  execute format(
+    'select headgate.append_drawn_%s($1, $2, $3, k, d, h, c, w, q) from (select array_agg(t.k) k, array_agg(t.d) d, array_agg(t.h) h, '
                  'array_agg(t.c) c, array_agg(t.w) w, array_agg(t.q) q from unnest($4, $5, $6, $7, $8, $9) t (k, d, h, c, w, q) where t.q is not null) x '
                  'where q is not null', s.id)
     using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;
@@ -211,11 +237,11 @@ begin
   return headgate.record_ids(s, ids, seqs);
 end $$;
 
--- record_ids(stream, ids, seqs) -> seqs, those of repeats filled in: a message whose seq is given has
--- claimed its id, which stands for that seq from now on; the others get the seq that theirs stands for.
--- Each id is looked up in the order of the primary key, so that no planner takes the other index and
--- reads all ids of the stream: the statistics of a table that is filled and emptied all the time are
--- never right. Writes message_id.
+-- record_ids(stream, ids, seqs) -> seqs, those of repeats filled in: a message whose seq is given
+-- has claimed its id, which stands for that seq from now on; the others get the seq that theirs
+-- stands for. Each id is looked up in the order of the primary key, so that no planner takes the
+-- other index and reads all ids of the stream: the statistics of a table that is filled and emptied
+-- all the time are never right. Writes message_id.
 create or replace function headgate.record_ids(s headgate.stream, p_ids text[], p_seqs bigint[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
@@ -241,9 +267,13 @@ end $$;
 
 -- send(stream, data, key, headers, channel, delay, id) -> seq. One message; see send_batch.
 create or replace function headgate.send(
-  stream text, data text, key text default null, headers jsonb default null, channel text default null,
+  stream text, data text, key text default null, headers jsonb default null,
+  channel text default null,
   delay interval default null, id text default null) returns bigint
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-  select (headgate.send_batch(stream, array[data], array[key], array[headers], case when channel is not null then array[channel] end,
-                              case when delay is not null then array[delay] end, case when id is not null then array[id] end))[1]
+  select (
+    headgate.send_batch(stream, array[data], array[key], array[headers],
+                        case when channel is not null then array[channel] end,
+                              case when delay is not null then array[delay] end,
+                              case when id is not null then array[id] end))[1]
 $$;

@@ -1,8 +1,10 @@
--- Upsert streams (one_message_per_key): of each key only the newest version counts, the one with the highest seq that has
--- committed. There is no table of keys, whose rows senders would have to wait for: the log itself tells, by its index on
--- (key, seq). A send removes the older versions that it can lock at once. What it had to leave (another transaction holds
--- it, or has not committed it yet) is passed over by readers and removed by a later send or by maintenance.
--- Consumers of such a stream keep order: a key in flight is withheld, and its newest version comes next.
+-- Upsert streams (one_message_per_key): of each key only the newest version counts, the one with
+-- the highest seq that has committed. There is no table of keys, whose rows senders would have to
+-- wait for: the log itself tells, by its index on (key, seq). A send removes the older versions
+-- that it can lock at once. What it had to leave (another transaction holds it, or has not
+-- committed it yet) is passed over by readers and removed by a later send or by maintenance.
+-- Consumers of such a stream keep order: a key in flight is withheld, and its newest version comes
+-- next.
 --
 -- When a segment is emptied the log forgets which versions were the newest. That matters only to
 -- keys of which an older version is left somewhere: these get a row in headgate.newest
@@ -32,10 +34,10 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               else '' end
 $$;
 
--- sees_removals(stream id, seqs) -> true. Raises a serialization failure when a segment (of these seqs;
--- null: any) was emptied after this transaction's fixed snapshot was taken: then neither its messages
--- nor what note_newest wrote of them can be seen. The caller has locked the log by reading it, so that
--- none is emptied from now on.
+-- sees_removals(stream id, seqs) -> true. Raises a serialization failure when a segment (of these
+-- seqs; null: any) was emptied after this transaction's fixed snapshot was taken: then neither its
+-- messages nor what note_newest wrote of them can be seen. The caller has locked the log by reading
+-- it, so that none is emptied from now on.
 create or replace function headgate.sees_removals(p_stream int, p_seqs int8multirange default null)
 returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -74,7 +76,8 @@ begin
   end if;
   seqs := headgate.append_chosen(s, datas, keys, headers, channels, delays, is_new, same);
   -- an unmodified message repeats the last version of its key in this batch, or the one in the log
-  select array_agg(case when v.same is null then v.seq else coalesce(v.last, v.same) end order by v.ord)
+  select array_agg(case when v.same is null then v.seq else coalesce(v.last, v.same) end
+                     order by v.ord)
     into seqs
     from (select u.ord, u.seq, u.same, max(u.seq) over (partition by u.key order by u.ord) as last
             from unnest(datas, keys, same, seqs) with ordinality u (data, key, same, seq, ord)) v;
@@ -186,23 +189,30 @@ begin
       left join unnest(places, seqs) a (ord, seq) on a.ord = p.ord order by p.ord);
 end $$;
 
--- remove_older(stream, keys, seqs): removes the versions below these from the log, as far as nobody else holds them. Locks them (SKIP
--- LOCKED). A transaction with a fixed snapshot leaves them: it would fail on what has changed since.
-create or replace function headgate.remove_older(s headgate.stream, p_keys text[], p_seqs bigint[]) returns void
+-- remove_older(stream, keys, seqs): removes the versions below these from the log, as far as nobody
+-- else holds them. Locks them (SKIP LOCKED). A transaction with a fixed snapshot leaves them: it
+-- would fail on what has changed since.
+create or replace function headgate.remove_older(s headgate.stream, p_keys text[], p_seqs bigint[])
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   if p_keys is null or headgate.has_fixed_snapshot() then return; end if;
   execute format($q$
     delete from headgate.message_%1$s m where m.seq = any(array(
-      select o.seq from (select u.k, max(u.s) from unnest($1, $2) u (k, s) where u.k is not null group by u.k) v (key, seq)
-        join headgate.message_%1$s o on o.key = v.key and o.seq < v.seq for update of o skip locked)) $q$, s.id)
+      select o.seq
+        from (select u.k, max(u.s) from unnest($1, $2) u (k, s) where u.k is not null
+               group by u.k) v (key, seq)
+        join headgate.message_%1$s o on o.key = v.key and o.seq < v.seq
+          for update of o skip locked)) $q$, s.id)
     using p_keys, p_seqs;
 end $$;
 
--- remove_superseded(stream, n) -> how many versions were removed that sends had to leave. Looks at the next n versions in the order
--- of keys; the caller holds the stream's row. Writes stream.
-create or replace function headgate.remove_superseded(s headgate.stream, n int default 1000) returns int
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+-- remove_superseded(stream, n) -> how many versions were removed that sends had to leave. Looks at
+-- the next n versions in the order of keys; the caller holds the stream's row. Writes stream.
+create or replace function headgate.remove_superseded(s headgate.stream, n int default 1000)
+returns int
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
+  set enable_bitmapscan = off as $$
 declare old bigint[]; looked int; last text; gone int := 0;
 begin
   if not s.one_message_per_key or headgate.has_fixed_snapshot() then return 0; end if;
@@ -219,55 +229,70 @@ begin
              order by m.key, m.seq limit $2) m) v $q$, s.id)
     into looked, last, old using s.swept_key, n;
   if old is not null then
-    execute format('delete from headgate.message_%1$s m where m.seq = any(array(select o.seq from headgate.message_%1$s o '
+    execute format(
+      'delete from headgate.message_%1$s m where m.seq = any(array(select o.seq from headgate.message_%1$s o '
                    'where o.seq = any($1) for update of o skip locked))', s.id) using old;
     get diagnostics gone = row_count;
   end if;
   if looked < n then last := null; end if;
-  if last is distinct from s.swept_key then update headgate.stream t set swept_key = last where t.id = s.id; end if;
+  if last is distinct from s.swept_key then
+    update headgate.stream t set swept_key = last where t.id = s.id;
+  end if;
   return gone;
 end $$;
 
--- forget_superseded(consumer, lane, now): of keys with a parked message that is due, drops the parked versions that are not the
--- newest, as far as no other transaction holds them. The caller holds the lane's cursor. Locks parked (SKIP LOCKED); writes parked.
-create or replace function headgate.forget_superseded(c headgate.consumer, p_lane bigint, p_now timestamptz) returns void
+-- forget_superseded(consumer, lane, now): of keys with a parked message that is due, drops the
+-- parked versions that are not the newest, as far as no other transaction holds them. The caller
+-- holds the lane's cursor. Locks parked (SKIP LOCKED); writes parked.
+create or replace function headgate.forget_superseded(c headgate.consumer, p_lane bigint,
+                                                      p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   due text[];
   gone text[];
   firsts tid[];
 begin
-  due := array(select distinct p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now and p.key is not null);
+  due := array(select distinct p.key from headgate.parked p
+                where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
+                  and p.key is not null);
   -- point: superseded versions are looked for
   if due = '{}' then return; end if;
   execute format($q$
     with gone as (
       delete from headgate.parked p where p.ctid = any(array(
         select o.ctid from headgate.parked o
-         where o.consumer = $1 and o.lane = $2 and o.key = any($3) and %s for update of o skip locked)) returning p.key)
+         where o.consumer = $1 and o.lane = $2 and o.key = any($3) and %s
+           for update of o skip locked)) returning p.key)
     select array_agg(distinct g.key) from gone g $q$, headgate.superseded_sql(c.stream, 'o'))
     into gone using c.id, p_lane, due;
   perform headgate.sees_removals(c.stream);
   if gone is null then return; end if;
   -- what waited behind them
   firsts := headgate.hold_parked(headgate.first_parked(c.id, p_lane, gone));
-  update headgate.parked p set visible_at = p_now where p.ctid = any(firsts) and p.reason = 'blocked' and p.visible_at > p_now;
+  update headgate.parked p set visible_at = p_now
+   where p.ctid = any(firsts) and p.reason = 'blocked' and p.visible_at > p_now;
 end $$;
 
--- still_newest(consumer, delivery, seqs) -> those of the messages of a delivery that failed that are worth another attempt: of an upsert
--- stream, those that no newer version has superseded. What waits for the others may go on. Writes wake.
-create or replace function headgate.still_newest(c headgate.consumer, d headgate.delivery, p_seqs bigint[]) returns bigint[]
+-- still_newest(consumer, delivery, seqs) -> those of the messages of a delivery that failed that
+-- are worth another attempt: of an upsert stream, those that no newer version has superseded. What
+-- waits for the others may go on. Writes wake.
+create or replace function headgate.still_newest(c headgate.consumer, d headgate.delivery,
+                                                 p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare old bigint[];
 begin
-  if not (select s.one_message_per_key from headgate.stream s where s.id = c.stream) then return p_seqs; end if;
+  if not (select s.one_message_per_key from headgate.stream s where s.id = c.stream) then
+    return p_seqs;
+  end if;
   execute format($q$
     select array_agg(u.seq) from unnest($1, $2) u (seq, key)
      where u.seq = any($3) and u.key is not null and %s $q$,
     headgate.superseded_sql(c.stream, 'u'))
     into old using d.seqs, d.keys, p_seqs;
   if old is null then return p_seqs; end if;
-  perform headgate.leave_notes(c, d.lane, array(select u.k from unnest(d.seqs, d.keys) u (s, k) where u.s = any(old)));
+  perform headgate.leave_notes(c, d.lane,
+                               array(select u.k from unnest(d.seqs, d.keys) u (s, k)
+                                      where u.s = any(old)));
   return array(select s from unnest(p_seqs) s where s <> all(old));
 end $$;
 

@@ -1,27 +1,38 @@
--- Sending in two steps, exactly once, for engines that work in batches and repeat a batch after a failure: each task stages its
--- messages in a table of its own, and when all are done one transaction moves them into the stream and notes the batch. A batch
--- that is noted already is not moved again. Staging is not logged, so a crash of the database may empty it: the counts tell.
+-- Sending in two steps, exactly once, for engines that work in batches and repeat a batch after a
+-- failure: each task stages its messages in a table of its own, and when all are done one
+-- transaction moves them into the stream and notes the batch. A batch that is noted already is not
+-- moved again. Staging is not logged, so a crash of the database may empty it: the counts tell.
 
--- stage(stream, writer, batch, channels) -> the name, in schema headgate, of a new table for a task's messages: key, data, headers (JSON), channel,
--- deliver_at; n counts its rows, because a table does not keep the order in which they are written. `writer` names who repeats batches, for instance a query. Writes staging; DDL.
-create or replace function headgate.stage(stream text, writer text, batch bigint, channels boolean default false) returns text
+-- stage(stream, writer, batch, channels) -> the name, in schema headgate, of a new table for a
+-- task's messages: key, data, headers (JSON), channel, deliver_at; n counts its rows, because a
+-- table does not keep the order in which they are written. `writer` names who repeats batches, for
+-- instance a query. Writes staging; DDL.
+create or replace function headgate.stage(stream text, writer text, batch bigint,
+                                          channels boolean default false) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream := headgate.find_stream(stream); name text := 'staged_' || nextval('headgate.staging_id');
+declare
+  s headgate.stream := headgate.find_stream(stream);
+  name text := 'staged_' || nextval('headgate.staging_id');
 begin
   if writer is null or writer = '' or batch is null then
-    perform headgate.fail('HG010', 'a batch needs a writer and a number', 'give the writer a name that stays the same when it is started again');
+    perform headgate.fail('HG010', 'a batch needs a writer and a number',
+                          'give the writer a name that stays the same when it is started again');
   end if;
   if channels and s.lane_by <> 'channel' then
-    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name), 'leave the column channel out, or make the stream with lane_by => ''channel''');
+    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name),
+                          'leave the column channel out, or make the stream with lane_by => ''channel''');
   end if;
   if s.dead_of is not null then perform headgate.refuse_dead(s); end if;
   perform headgate.hold_stream(s);
   insert into headgate.staging (name, stream, writer, batch) values (name, s.id, writer, batch);
-  execute format('create unlogged table headgate.%I (key text, data text not null, headers text, channel text, deliver_at timestamptz, '
+  execute format(
+    'create unlogged table headgate.%I (key text, data text not null, headers text, channel text, deliver_at timestamptz, '
                  'n bigint generated always as identity (cache 1000)) '
                  'with (autovacuum_enabled = off)', name);
   execute format('grant insert on headgate.%I to %I', name, session_user);
-  if to_regrole('headgate_producer') is not null then execute format('grant insert on headgate.%I to headgate_producer', name); end if;
+  if to_regrole('headgate_producer') is not null then
+    execute format('grant insert on headgate.%I to headgate_producer', name);
+  end if;
   return name;
 end $$;
 
@@ -56,24 +67,28 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
 begin
   if n is null or n not between 0 and 1000000000 then
-    perform headgate.fail('HG010', format('room for %s messages is not possible', coalesce(n::text, 'null')), 'ask for at most 1,000,000,000');
+    perform headgate.fail('HG010',
+                          format('room for %s messages is not possible', coalesce(n::text, 'null')),
+                          'ask for at most 1,000,000,000');
   end if;
   perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + n);
 end $$;
 
--- move_template() -> the source of move_<stream id>(xid, base, lanes, name) -> n: moves what was staged into the log, in the order in which it
--- was written there.
+-- move_template() -> the source of move_<stream id>(xid, base, lanes, name) -> n: moves what was
+-- staged into the log, in the order in which it was written there.
 create or replace function headgate.move_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.move_{stream}(p_xid xid8, p_base int, p_lanes int, p_name text) returns bigint
+create function headgate.move_{stream}(p_xid xid8, p_base int, p_lanes int, p_name text)
+returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set synchronize_seqscans = off as $$
 declare n bigint;
 begin
   execute replace($q$
     insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at{, channel})
       select $1, {lane}, t.k, t.d, t.h::jsonb, t.w{, c}
-        from headgate.staged_table t (k, d, h, c, w), (select $2 as p_base, $3 as p_lanes) p order by t.n $q$, 'staged_table', quote_ident(p_name))
+        from headgate.staged_table t (k, d, h, c, w), (select $2 as p_base, $3 as p_lanes) p
+          order by t.n $q$, 'staged_table', quote_ident(p_name))
     using p_xid, p_base, p_lanes;
   get diagnostics n = row_count;
   return n;
@@ -81,41 +96,61 @@ end $$;
 $source$
 $template$;
 
--- send_staged(stream, writer, batch, names, counts) -> how many messages were sent: those of the named staging tables, one table after the
--- other, or none when this batch of the writer, or a later one, was sent before. `counts` says how many each has to hold. Waits for
--- another call for the same writer. Writes written, staging; DDL.
-create or replace function headgate.send_staged(stream text, writer text, batch bigint, names text[], counts bigint[]) returns bigint
+-- send_staged(stream, writer, batch, names, counts) -> how many messages were sent: those of the
+-- named staging tables, one table after the other, or none when this batch of the writer, or a
+-- later one, was sent before. `counts` says how many each has to hold. Waits for another call for
+-- the same writer. Writes written, staging; DDL.
+create or replace function headgate.send_staged(stream text, writer text, batch bigint,
+                                                names text[], counts bigint[]) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream := headgate.find_stream(stream); x xid8; n bigint; total bigint := 0; largest bigint; name text;
+declare
+  s headgate.stream := headgate.find_stream(stream);
+  x xid8;
+  n bigint;
+  total bigint := 0;
+  largest bigint;
+  name text;
 begin
   if cardinality(names) <> cardinality(counts) then
-    perform headgate.fail('HG010', 'names and counts have different lengths', 'give one count for each staging table');
+    perform headgate.fail('HG010', 'names and counts have different lengths',
+                          'give one count for each staging table');
   end if;
   perform headgate.hold_stream(s);
   insert into headgate.written as w (writer, stream, batch, messages)
-    values (send_staged.writer, s.id, send_staged.batch, (select coalesce(sum(c), 0) from unnest(counts) c))
-    on conflict on constraint written_pkey do update set batch = excluded.batch, messages = excluded.messages, at = clock_timestamp()
+    values (send_staged.writer, s.id, send_staged.batch,
+            (select coalesce(sum(c), 0) from unnest(counts) c))
+    on conflict on constraint written_pkey do update
+      set batch = excluded.batch, messages = excluded.messages, at = clock_timestamp()
       where w.batch < excluded.batch;
   if found then
     if s.max_storage is not null then perform headgate.check_room(s); end if;
     perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + coalesce(sum(c), 0)::bigint)
        from unnest(counts) c;
-    -- a late transaction is told from one that never published by its lock on this table: take it before drawing a seq
+    -- a late transaction is told from one that never published by its lock on this table: take it
+    --   before drawing a seq
     execute format('lock table headgate.message_%s in row exclusive mode', s.id);
     x := pg_current_xact_id();
     for i in 1 .. coalesce(cardinality(names), 0) loop
-      perform from headgate.staging g where g.name = names[i] and g.stream = s.id and g.writer = send_staged.writer and g.batch = send_staged.batch;
+      perform from headgate.staging g
+       where g.name = names[i] and g.stream = s.id and g.writer = send_staged.writer
+         and g.batch = send_staged.batch;
       if not found then
-        perform headgate.fail('HG030', format('what was staged as %s is gone', names[i]), 'repeat the batch: a restarted Spark query does so');
+        perform headgate.fail('HG030', format('what was staged as %s is gone', names[i]),
+                              'repeat the batch: a restarted Spark query does so');
       end if;
-      execute format('select count(*), max(octet_length(data) + coalesce(octet_length(headers), 0)) '
+      execute format(
+        'select count(*), max(octet_length(data) + coalesce(octet_length(headers), 0)) '
                      'from headgate.%I', names[i]) into n, largest;
       if n <> counts[i] then
-        perform headgate.fail('HG030', format('%s messages were staged, %s are left: the database was restarted meanwhile', counts[i], n),
+        perform headgate.fail('HG030',
+                              format(
+                                '%s messages were staged, %s are left: the database was restarted meanwhile', counts[i], n),
           'repeat the batch: a restarted Spark query does so');
       end if;
       if largest > s.max_message_bytes then
-        perform headgate.fail('HG009', format('a message of %s bytes is larger than stream "%s" takes (%s)', largest, s.name, s.max_message_bytes),
+        perform headgate.fail('HG009',
+                              format('a message of %s bytes is larger than stream "%s" takes (%s)',
+                                     largest, s.name, s.max_message_bytes),
           'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
       end if;
       if s.one_message_per_key then
@@ -126,7 +161,8 @@ begin
       total := total + n;
     end loop;
   end if;
-  -- one that a task which came too late still writes into is left to the next call, or to maintenance
+  -- one that a task which came too late still writes into is left to the next call, or to
+  -- maintenance
   perform headgate.try_drop_staging(g.name) from headgate.staging g
     where g.writer = send_staged.writer and g.stream = s.id and g.batch <= send_staged.batch;
   return total;
@@ -157,7 +193,8 @@ begin
     'repeat the call');
 end $$;
 
--- send_upserts(stream, name): sends what was staged into a stream that keeps one message a key, through send_batch.
+-- send_upserts(stream, name): sends what was staged into a stream that keeps one message a key,
+-- through send_batch.
 create or replace function headgate.send_upserts(s headgate.stream, p_name text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set synchronize_seqscans = off as $$
 declare d text[]; k text[]; h jsonb[]; c text[]; w interval[];
@@ -174,31 +211,40 @@ end $$;
 -- last_written(stream, writer) -> the last batch of a writer that was sent, null before the first.
 create or replace function headgate.last_written(stream text, writer text) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select w.batch from headgate.written w, headgate.find_stream(last_written.stream) s where w.stream = s.id and w.writer = last_written.writer
+  select w.batch from headgate.written w, headgate.find_stream(last_written.stream) s
+   where w.stream = s.id and w.writer = last_written.writer
 $$;
 
--- written_messages(stream, writer) -> how many messages the last batch of a writer had, null before the first.
+-- written_messages(stream, writer) -> how many messages the last batch of a writer had, null before
+-- the first.
 create or replace function headgate.written_messages(stream text, writer text) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select w.messages from headgate.written w, headgate.find_stream(written_messages.stream) s where w.stream = s.id and w.writer = written_messages.writer
+  select w.messages from headgate.written w, headgate.find_stream(written_messages.stream) s
+   where w.stream = s.id and w.writer = written_messages.writer
 $$;
 
--- load_once(writer, target, batch) -> whether a batch is still to be put into a table of the user's: true once, for batches that count up. Call it
--- in the transaction that does so; another one for the same writer waits for it. Writes loaded.
-create or replace function headgate.load_once(writer text, target text, batch bigint) returns boolean
+-- load_once(writer, target, batch) -> whether a batch is still to be put into a table of the
+-- user's: true once, for batches that count up. Call it in the transaction that does so; another
+-- one for the same writer waits for it. Writes loaded.
+create or replace function headgate.load_once(writer text, target text, batch bigint)
+returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  insert into headgate.loaded as l (writer, target, batch) values (load_once.writer, load_once.target, load_once.batch)
-    on conflict on constraint loaded_pkey do update set batch = excluded.batch, at = clock_timestamp() where l.batch < excluded.batch;
+  insert into headgate.loaded as l (writer, target, batch)
+  values (load_once.writer, load_once.target, load_once.batch)
+    on conflict on constraint loaded_pkey do update
+      set batch = excluded.batch, at = clock_timestamp() where l.batch < excluded.batch;
   return found;
 end $$;
 
--- collect_staging() -> how many staging tables were removed that nobody came back for within a day. Never waits. DDL.
+-- collect_staging() -> how many staging tables were removed that nobody came back for within a day.
+-- Never waits. DDL.
 create or replace function headgate.collect_staging() returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare g headgate.staging; n bigint := 0;
 begin
-  for g in select * from headgate.staging x where x.created_at < clock_timestamp() - interval '1 day' limit 16 for update skip locked loop
+  for g in select * from headgate.staging x
+    where x.created_at < clock_timestamp() - interval '1 day' limit 16 for update skip locked loop
     continue when not headgate.try_drop_staging(g.name);
     n := n + 1;
   end loop;

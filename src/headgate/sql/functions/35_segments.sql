@@ -1,10 +1,12 @@
--- Segments: the log's tables, each a range of seqs. They are attached ahead of need, closed when nobody can write into them any
--- more, and removed whole (36_retention.sql). What ends early, by size or age, leaves the rest of its range unused.
+-- Segments: the log's tables, each a range of seqs. They are attached ahead of need, closed when
+-- nobody can write into them any more, and removed whole (36_retention.sql). What ends early, by
+-- size or age, leaves the rest of its range unused.
 
 -- segments_end(stream id) -> messages with a seq below this have a segment.
 create or replace function headgate.segments_end(p_stream int) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select coalesce((select end_seq from headgate.segment where stream = p_stream order by id desc limit 1), 1)
+  select coalesce(
+    (select end_seq from headgate.segment where stream = p_stream order by id desc limit 1), 1)
 $$;
 
 -- last_segment(stream id) -> the newest segment and where it ends, as it is now. A transaction with
@@ -89,7 +91,8 @@ begin
                    'constraint in_range check (seq >= %s and seq < %s)) '
                    'with (autovacuum_vacuum_insert_scale_factor = 0.2)',
                    part, p_stream, last.end_seq, last.end_seq + size);
-    execute format('alter table headgate.message_%s attach partition headgate.%I for values from (%s) to (%s)',
+    execute format(
+      'alter table headgate.message_%s attach partition headgate.%I for values from (%s) to (%s)',
                    p_stream, part, last.end_seq, last.end_seq + size);
     execute format('alter table headgate.%I drop constraint in_range', part);
     insert into headgate.segment (stream, id, first_seq, end_seq)
@@ -98,9 +101,9 @@ begin
   end loop;
 end $$;
 
--- segments_known(stream id) -> segments_end, as far as this session surely knows of it: one that has
--- locked the parent before takes no notice of what others attach to it, until it locks something that
--- is new to it. Locks the last segment's table ROW EXCLUSIVE.
+-- segments_known(stream id) -> segments_end, as far as this session surely knows of it: one that
+-- has locked the parent before takes no notice of what others attach to it, until it locks
+-- something that is new to it. Locks the last segment's table ROW EXCLUSIVE.
 create or replace function headgate.segments_known(p_stream int) returns bigint
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare last record;
@@ -163,7 +166,8 @@ begin
       select * into maker from headgate.segment_maker(p_stream);
       if not maker.is_working or clock_timestamp() > began + interval '10 seconds' then
         perform headgate.fail('55P03',
-          format('there is no room for seq %s of stream "%s" yet: another transaction has made some, '
+          format(
+            'there is no room for seq %s of stream "%s" yet: another transaction has made some, '
                  'or changes the stream, and is still open%s', p_seq,
                  (select s.name from headgate.stream s where s.id = p_stream),
                  coalesce(' (session ' || maker.pid || ')', '')),
@@ -202,35 +206,42 @@ end $$;
 -- segment_bytes(stream id, segment id) -> its size with indexes, 0 once its table is gone.
 create or replace function headgate.segment_bytes(p_stream int, p_segment int) returns bigint
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
-  select coalesce(pg_total_relation_size(to_regclass(format('headgate.message_%s_%s', p_stream, p_segment))), 0)
+  select coalesce(
+    pg_total_relation_size(to_regclass(format('headgate.message_%s_%s', p_stream, p_segment))), 0)
 $$;
 
--- stored_bytes(stream id) -> the size of its messages: segments that are begun and not removed, and what compaction has kept.
--- Closed segments as they were measured then, so that it is cheap enough for each send.
+-- stored_bytes(stream id) -> the size of its messages: segments that are begun and not removed, and
+-- what compaction has kept. Closed segments as they were measured then, so that it is cheap enough
+-- for each send.
 create or replace function headgate.stored_bytes(p_stream int) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(sum(coalesce(g.bytes, headgate.segment_bytes(p_stream, g.id))), 0)::bigint
          + coalesce(pg_total_relation_size(to_regclass('headgate.kept_' || p_stream)), 0)
-    from headgate.segment g where g.stream = p_stream and g.state <> 'dropped' and g.first_seq <= headgate.last_seq(p_stream)
+    from headgate.segment g
+      where g.stream = p_stream and g.state <> 'dropped'
+        and g.first_seq <= headgate.last_seq(p_stream)
 $$;
 
--- used_seqs(stream id, seq) -> how many seqs at or below were for messages, as far as closing early tells. For estimates:
--- what was removed counts as used, so only differences between two seqs of the log mean something.
+-- used_seqs(stream id, seq) -> how many seqs at or below were for messages, as far as closing early
+-- tells. For estimates: what was removed counts as used, so only differences between two seqs of
+-- the log mean something.
 create or replace function headgate.used_seqs(p_stream int, p_seq bigint) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select p_seq - coalesce(sum(least(p_seq - (g.end_seq - 1 - g.skipped), g.skipped)), 0)::bigint
-    from headgate.segment g where g.stream = p_stream and g.skipped > 0 and p_seq > g.end_seq - 1 - g.skipped
+    from headgate.segment g
+      where g.stream = p_stream and g.skipped > 0 and p_seq > g.end_seq - 1 - g.skipped
 $$;
 
 -- log_ranges(stream id) -> the seqs whose messages are in the log, as far as they were ever sent.
 create or replace function headgate.log_ranges(p_stream int) returns int8multirange
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select coalesce(range_agg(int8range(g.first_seq, g.end_seq)), '{}') from headgate.segment g where g.stream = p_stream and g.state <> 'dropped'
+  select coalesce(range_agg(int8range(g.first_seq, g.end_seq)), '{}') from headgate.segment g
+   where g.stream = p_stream and g.state <> 'dropped'
 $$;
 
--- close_segments(stream) -> how many were closed: those that nobody can still write into, because what is not committed, and
--- what is still to be sent, lies above. At most 4 a call: their messages are counted. Locks the segments' rows (SKIP LOCKED);
--- writes segment.
+-- close_segments(stream) -> how many were closed: those that nobody can still write into, because
+-- what is not committed, and what is still to be sent, lies above. At most 4 a call: their messages
+-- are counted. Locks the segments' rows (SKIP LOCKED); writes segment.
 create or replace function headgate.close_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare g headgate.segment; t headgate.tick := headgate.newest_tick(s.id); closed bigint := 0;
@@ -240,8 +251,12 @@ begin
               and not exists (select from unnest(t.late_from) f where f < x.end_seq - 1)
             order by x.id limit 4 for update skip locked loop
     -- point: a segment is being closed
-    execute format('select count(*), coalesce(max(created_at), clock_timestamp()) from headgate.message_%s_%s', s.id, g.id) into g.messages, g.last_at;
-    update headgate.segment x set state = 'closed', closed_at = clock_timestamp(), messages = g.messages, last_at = g.last_at,
+    execute format(
+      'select count(*), coalesce(max(created_at), clock_timestamp()) from headgate.message_%s_%s',
+      s.id, g.id) into g.messages, g.last_at;
+    update headgate.segment x
+       set state = 'closed', closed_at = clock_timestamp(), messages = g.messages,
+           last_at = g.last_at,
            bytes = headgate.segment_bytes(s.id, g.id)
      where x.stream = s.id and x.id = g.id;
     closed := closed + 1;
@@ -249,10 +264,14 @@ begin
   return closed;
 end $$;
 
--- age_to_close(stream) -> how old the first message of a segment may become; null: no age is too much.
+-- age_to_close(stream) -> how old the first message of a segment may become; null: no age is too
+-- much.
 create or replace function headgate.age_to_close(s headgate.stream) returns interval
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select coalesce(s.segment_age, least(case when s.retain_up_to is not null then greatest(s.retain_up_to / 8, interval '1 second') end,
+  select coalesce(s.segment_age,
+                  least(case
+                    when s.retain_up_to is not null then
+                      greatest(s.retain_up_to / 8, interval '1 second') end,
                          case when s.retain <> 'forever' then interval '1 hour' end))
 $$;
 
@@ -269,7 +288,8 @@ declare
   growth bigint := headgate.segment_growth(headgate.segment_tables(s.id));
 begin
   select * into g from headgate.segment x
-   where x.stream = s.id and x.state = 'open' and x.first_seq <= headgate.last_seq(s.id) and x.end_seq - 1 > headgate.last_seq(s.id)
+   where x.stream = s.id and x.state = 'open' and x.first_seq <= headgate.last_seq(s.id)
+     and x.end_seq - 1 > headgate.last_seq(s.id)
    order by x.id limit 1 for update skip locked;
   if not found then return 0; end if;
   -- (where age does not matter, its first message need not be looked for)
@@ -280,7 +300,8 @@ begin
     into first_at;
   if first_at is null
      or not (coalesce(is_large, false)
-             or coalesce(first_at < clock_timestamp() - headgate.age_to_close(s) * growth, false)) then
+             or coalesce(first_at < clock_timestamp() - headgate.age_to_close(s) * growth, false))
+               then
     return 0;
   end if;
   if headgate.segments_end(s.id) < g.end_seq + headgate.seqs_ahead(s) then
@@ -290,7 +311,8 @@ begin
   -- point: a segment is being ended
   rest := least(g.end_seq - 1 - headgate.last_seq(s.id), 1000000);
   if rest <= 0 then return 0; end if;
-  execute format('select count(nextval(%L)) from generate_series(1, $1)', 'headgate.seq_' || s.id) using rest;
+  execute format('select count(nextval(%L)) from generate_series(1, $1)', 'headgate.seq_' || s.id)
+    using rest;
   update headgate.segment x set skipped = x.skipped + rest where x.stream = s.id and x.id = g.id;
   return rest;
 end $$;

@@ -1,15 +1,18 @@
--- Compaction: a segment of which nearly everything is done, and whose rest is parked, is removed; the rest is copied to
--- kept_<stream id> in the same transaction. Whoever looks a parked message up by its seq looks in both.
+-- Compaction: a segment of which nearly everything is done, and whose rest is parked, is removed;
+-- the rest is copied to kept_<stream id> in the same transaction. Whoever looks a parked message up
+-- by its seq looks in both.
 
--- keep_unfinished(segment) -> how many messages of it were copied to kept_<stream id>: those that any consumer has parked or in
--- flight, seen in one snapshot, so that one that is just being handed out or given back is not missed.
+-- keep_unfinished(segment) -> how many messages of it were copied to kept_<stream id>: those that
+-- any consumer has parked or in flight, seen in one snapshot, so that one that is just being handed
+-- out or given back is not missed.
 create or replace function headgate.keep_unfinished(g headgate.segment) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare n bigint;
 begin
   execute format($q$
     insert into headgate.kept_%1$s select m.* from headgate.message_%1$s_%2$s m where m.seq in (
-      select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s and p.seq >= $1 and p.seq < $2
+      select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer
+       where c.stream = %1$s and p.seq >= $1 and p.seq < $2
       union all
       select f.seq from headgate.in_flight f join headgate.consumer c on c.id = f.consumer
        where c.stream = %1$s and f.seq >= $1 and f.seq < $2)
@@ -18,19 +21,22 @@ begin
   return n;
 end $$;
 
--- compact_segments(stream) -> how many closed segments were compacted away: at least 80 % done for everybody, and the rest
--- parked. At most 8 a call. To be called last in a transaction. Locks the segments' rows (SKIP LOCKED) and tables; writes segment,
--- kept_<stream id>.
+-- compact_segments(stream) -> how many closed segments were compacted away: at least 80 % done for
+-- everybody, and the rest parked. At most 8 a call. To be called last in a transaction. Locks the
+-- segments' rows (SKIP LOCKED) and tables; writes segment, kept_<stream id>.
 create or replace function headgate.compact_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare g headgate.segment; n bigint := 0; waiting bigint; needed boolean;
 begin
-  for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed' order by x.id for update skip locked loop
+  for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
+    order by x.id for update skip locked loop
     continue when not headgate.in_archives(g);
-    select coalesce(bool_or(r.unread or r.in_flight > 0), true) into needed from headgate.rest_of(g) r;
+    select coalesce(bool_or(r.unread or r.in_flight > 0), true) into needed
+      from headgate.rest_of(g) r;
     continue when needed;
     -- point: a segment has nothing unread
-    select count(distinct p.seq) into waiting from headgate.parked p join headgate.consumer c on c.id = p.consumer
+    select count(distinct p.seq) into waiting from headgate.parked p
+      join headgate.consumer c on c.id = p.consumer
      where c.stream = s.id and p.seq >= g.first_seq and p.seq < g.end_seq;
     continue when waiting > g.messages / 5;
     -- point: a segment has little left
@@ -40,8 +46,9 @@ begin
   return n;
 end $$;
 
--- compact(stream) -> how many segments of a stream that keeps messages until they are acked or archived were compacted away; maintenance
--- does it every compact_every. Call it outside a longer transaction: it locks the segments that it removes until the commit.
+-- compact(stream) -> how many segments of a stream that keeps messages until they are acked or
+-- archived were compacted away; maintenance does it every compact_every. Call it outside a longer
+-- transaction: it locks the segments that it removes until the commit.
 create or replace function headgate.compact(stream text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
@@ -52,9 +59,10 @@ begin
   return headgate.compact_segments(s);
 end $$;
 
--- tidy_kept(stream) -> how many kept messages were deleted, at most 10,000 a call: those that no consumer has parked or in flight
--- any more. Those older than retain_up_to are first given up by whoever has them parked, and so lost.
--- Locks kept_<stream id> SHARE ROW EXCLUSIVE (NOWAIT), so that no redrive brings one back meanwhile; writes kept_<stream id>, parked, wake, loss.
+-- tidy_kept(stream) -> how many kept messages were deleted, at most 10,000 a call: those that no
+-- consumer has parked or in flight any more. Those older than retain_up_to are first given up by
+-- whoever has them parked, and so lost. Locks kept_<stream id> SHARE ROW EXCLUSIVE (NOWAIT), so
+-- that no redrive brings one back meanwhile; writes kept_<stream id>, parked, wake, loss.
 create or replace function headgate.tidy_kept(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare n bigint; old headgate.segment; any_kept boolean;
@@ -68,7 +76,9 @@ begin
   end;
   -- point: what is kept is locked
   if s.retain_up_to is not null then
-    for old.first_seq, old.end_seq in execute format('select k.seq, k.seq + 1 from headgate.kept_%s k where k.created_at < $1 order by k.seq limit 100', s.id)
+    for old.first_seq,
+      old.end_seq in execute format(
+        'select k.seq, k.seq + 1 from headgate.kept_%s k where k.created_at < $1 order by k.seq limit 100', s.id)
         using clock_timestamp() - s.retain_up_to loop
       old.stream := s.id;
       perform headgate.give_up_parked(old, 'retain_up_to');
@@ -79,17 +89,19 @@ begin
       select x.seq from headgate.kept_%1$s x
        where not exists (
          select from (
-           select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer where c.stream = %1$s
+           select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer
+            where c.stream = %1$s
            union all
-           select f.seq from headgate.in_flight f join headgate.consumer c on c.id = f.consumer where c.stream = %1$s) u
+           select f.seq from headgate.in_flight f join headgate.consumer c on c.id = f.consumer
+            where c.stream = %1$s) u
           where u.seq = x.seq)
        limit 10000) $q$, s.id);
   get diagnostics n = row_count;
   return n;
 end $$;
 
--- forget(consumer) -> the seqs of what the consumer had in flight or parked and, as it seeks, has no more. The caller holds the
--- consumer. Writes delivery, departed, parked, wake.
+-- forget(consumer) -> the seqs of what the consumer had in flight or parked and, as it seeks, has
+-- no more. The caller holds the consumer. Writes delivery, departed, parked, wake.
 create or replace function headgate.forget(c headgate.consumer) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare had bigint[];
@@ -107,15 +119,20 @@ begin
   return had;
 end $$;
 
--- park_kept(consumer, seqs, target): those of the messages at or above the target that are no longer in the log wait for the consumer, which
--- has been put there, as if never delivered. The caller holds the consumer. Writes parked, wake.
-create or replace function headgate.park_kept(c headgate.consumer, p_seqs bigint[], p_target bigint) returns void
+-- park_kept(consumer, seqs, target): those of the messages at or above the target that are no
+-- longer in the log wait for the consumer, which has been put there, as if never delivered. The
+-- caller holds the consumer. Writes parked, wake.
+create or replace function headgate.park_kept(c headgate.consumer, p_seqs bigint[], p_target bigint)
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   execute format($q$
     insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-      select ($1).id, headgate.parking_lane($1, k.lane, k.key, k.seq), k.seq, case when ($1).ordered then k.key end, 0, clock_timestamp(), 'redriven'
-        from headgate.kept_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream) using c, p_seqs, p_target;
+      select ($1).id, headgate.parking_lane($1, k.lane, k.key, k.seq), k.seq,
+             case when ($1).ordered then k.key end, 0, clock_timestamp(), 'redriven'
+        from headgate.kept_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream)
+          using c, p_seqs, p_target;
   insert into headgate.wake (consumer, lane)
-    select distinct c.id, p.lane from headgate.parked p where p.consumer = c.id and p.lane >= 144115188075855872;
+    select distinct c.id, p.lane from headgate.parked p
+     where p.consumer = c.id and p.lane >= 144115188075855872;
 end $$;

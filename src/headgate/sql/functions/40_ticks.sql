@@ -1,40 +1,49 @@
--- Ticks: recorded snapshots of what has committed. A cursor reads the messages that are visible in one tick and not in
--- an earlier one, so commits that happen out of order are neither skipped nor read twice.
+-- Ticks: recorded snapshots of what has committed. A cursor reads the messages that are visible in
+-- one tick and not in an earlier one, so commits that happen out of order are neither skipped nor
+-- read twice.
 --
 -- What holds for every tick t:
 --   1. nothing visible in t.snap lies above t.hi;
 --   2. what is not visible in t.snap lies above t.lo, unless its transaction is one of t.late_xids;
---   3. a transaction with an id >= t.bound has only seqs above t.hi0 (the id was drawn after hi0 was read);
---   4. of public ticks (base = id) a higher id means a later snapshot: they are made one at a time, under the stream's row;
---   5. messages of a late transaction at or below the lo of the ticks it was open in lie in the `late` ranges of the first
+--   3. a transaction with an id >= t.bound has only seqs above t.hi0 (the id was drawn after hi0
+--     was read);
+--   4. of public ticks (base = id) a higher id means a later snapshot: they are made one at a time,
+--     under the stream's row;
+--   5. messages of a late transaction at or below the lo of the ticks it was open in lie in the
+--     `late` ranges of the first
 --      public tick that finds it ended, or, once that was thinned out, in those of the first
 --      public tick that is left behind it: late_between() finds them.
--- A private tick is made inside a transaction that the user had open already (it must not take the stream's row, which it
--- would hold until the commit, and its transaction id is too old for a bound), or while such a transaction does hold the
--- row. Nobody builds on it: it takes lo and the late list over from its base, the newest public tick.
+-- A private tick is made inside a transaction that the user had open already (it must not take the
+-- stream's row, which it would hold until the commit, and its transaction id is too old for a
+-- bound), or while such a transaction does hold the row. Nobody builds on it: it takes lo and the
+-- late list over from its base, the newest public tick.
 
 -- newest_tick(stream id) -> the newest public tick.
 create or replace function headgate.newest_tick(p_stream int) returns headgate.tick
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select t from headgate.tick t where t.stream = p_stream and t.base = t.id order by t.id desc limit 1
+  select t from headgate.tick t where t.stream = p_stream and t.base = t.id order by t.id desc
+   limit 1
 $$;
 
 -- lo_for(stream id, xid) -> a transaction with this id or a higher one has only seqs above.
 create or replace function headgate.lo_for(p_stream int, p_xid xid8) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select t.hi0 from headgate.tick t where t.stream = p_stream and t.bound <= p_xid order by t.id desc limit 1
+  select t.hi0 from headgate.tick t where t.stream = p_stream and t.bound <= p_xid
+   order by t.id desc limit 1
 $$;
 
--- has_fixed_snapshot() -> whether all statements of this transaction see what its first one saw: what others have committed
--- since is out of sight, also to functions that look again after they got a lock.
+-- has_fixed_snapshot() -> whether all statements of this transaction see what its first one saw:
+-- what others have committed since is out of sight, also to functions that look again after they
+-- got a lock.
 create or replace function headgate.has_fixed_snapshot() returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
 $$;
 
--- is_open() -> whether the user seems to have had a transaction open before this call, so that what it locks would stay
--- locked. (In the extended protocol a statement alone starts a little later than its transaction, too.) A guess: the first
--- statement after BEGIN looks like one alone, so nothing that must hold may depend on it.
+-- is_open() -> whether the user seems to have had a transaction open before this call, so that what
+-- it locks would stay locked. (In the extended protocol a statement alone starts a little later
+-- than its transaction, too.) A guess: the first statement after BEGIN looks like one alone, so
+-- nothing that must hold may depend on it.
 create or replace function headgate.is_open() returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin  -- (not SQL, and has_fixed_snapshot in place: plain SQL calls ask with each receive)
@@ -43,19 +52,22 @@ begin  -- (not SQL, and has_fixed_snapshot in place: plain SQL calls ask with ea
       or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
 end $$;
 
--- need_read_committed(function): HG016 where the snapshot is fixed, for functions that must see what others have committed.
+-- need_read_committed(function): HG016 where the snapshot is fixed, for functions that must see
+-- what others have committed.
 create or replace function headgate.need_read_committed(p_function text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   if headgate.has_fixed_snapshot() then
     perform headgate.fail('HG016',
-      format('headgate.%s() cannot work in a transaction at %s: it has to see what others have committed since it began',
+      format(
+        'headgate.%s() cannot work in a transaction at %s: it has to see what others have committed since it began',
              p_function, upper(current_setting('transaction_isolation'))),
       'call it in a transaction of its own that starts with: begin isolation level read committed');
   end if;
 end $$;
 
--- settled(tick) -> whether nothing can have changed since: no seq was drawn, and nothing was open that had drawn one.
+-- settled(tick) -> whether nothing can have changed since: no seq was drawn, and nothing was open
+-- that had drawn one.
 create or replace function headgate.settled(t headgate.tick) returns boolean
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound and headgate.last_seq(t.stream) = t.hi
@@ -68,18 +80,20 @@ begin
   return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.is_open())).id;
 end $$;
 
--- make_tick(stream id, open, hi0) -> the newest tick, made now if anything can have changed; a private
--- one when `open`, or when the stream's row is held by another. When `open` is null: a public one,
--- however many were made lately, or none.
--- A public tick needs a `hi0` from before this transaction had an id: it reads it itself, or is given
--- it by who did. So a transaction that has an id already, whatever its caller says, gets a private
--- one; and so does one with a fixed snapshot, which may be older than the newest tick.
--- A stream has one public tick a millisecond at the most, but up to eight in a burst, so that the first
--- message after a quiet moment waits for nothing: at one a millisecond those so far reach to
--- `paced_to`, which may lie eight milliseconds ahead. (A second ahead, the clock was put back.) What the helpers ask (newest_tick, settled, at_home, last_seq) is asked in place here:
+-- make_tick(stream id, open, hi0) -> the newest tick, made now if anything can have changed; a
+-- private one when `open`, or when the stream's row is held by another. When `open` is null: a
+-- public one, however many were made lately, or none. A public tick needs a `hi0` from before this
+-- transaction had an id: it reads it itself, or is given it by who did. So a transaction that has
+-- an id already, whatever its caller says, gets a private one; and so does one with a fixed
+-- snapshot, which may be older than the newest tick. A stream has one public tick a millisecond at
+-- the most, but up to eight in a burst, so that the first message after a quiet moment waits for
+-- nothing: at one a millisecond those so far reach to `paced_to`, which may lie eight milliseconds
+-- ahead. (A second ahead, the clock was put back.) What the helpers ask (newest_tick, settled,
+-- at_home, last_seq) is asked in place here:
 -- a call of each costs more than the question, and this is on the way of every message of a quiet
 -- stream. Locks the stream's row (SKIP LOCKED); writes tick.
-create or replace function headgate.make_tick(p_stream int, p_open boolean, p_hi0 bigint default null)
+create or replace function headgate.make_tick(p_stream int, p_open boolean,
+                                              p_hi0 bigint default null)
 returns headgate.tick
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -120,8 +134,10 @@ begin
   end if;
   -- point: a tick has its hi0
   if not p_open then
-    select segment_rows into rows from headgate.stream where id = p_stream for no key update skip locked;
-    if not found then  -- another call is making a tick; or a user's transaction made one and holds the row
+    select segment_rows into rows from headgate.stream where id = p_stream
+       for no key update skip locked;
+    -- another call is making a tick; or a user's transaction made one and holds the row
+    if not found then
       if is_fresh or last.at > clock_timestamp() - interval '20 milliseconds' or not is_home then
         return last;
       end if;
@@ -139,7 +155,8 @@ begin
   end if;
   t.at := clock_timestamp();
   t.paced_to := interval '1 millisecond'
-    + case when last.paced_to between t.at and t.at + interval '1 second' then last.paced_to else t.at end;
+    + case when last.paced_to between t.at and t.at + interval '1 second' then last.paced_to
+           else t.at end;
   if not p_open then
     if t.paced_to > t.at + interval '8 milliseconds' and not is_fresh and last.reborn is null then
       return last;
@@ -202,21 +219,25 @@ begin
   insert into headgate.tick select t.*;
   -- point: a tick is written
   if not p_open then
-    -- (three quarters of what is made at a time: a new stream has that, and its first tick makes no tables)
-    if (select g.end_seq from headgate.segment g where g.stream = p_stream order by g.id desc limit 1)
+    -- (three quarters of what is made at a time: a new stream has that, and its first tick makes no
+    -- tables)
+    if (select g.end_seq from headgate.segment g where g.stream = p_stream order by g.id desc
+         limit 1)
        <= t.hi + greatest(rows, 50000) * 3 / 4 then
       perform headgate.ensure_segments(p_stream, 0);
     end if;
-    -- (often and few: somebody waits for this tick. As many as are made meanwhile, and some that were left)
+    -- (often and few: somebody waits for this tick. As many as are made meanwhile, and some that
+    -- were left)
     if t.id % 32 = 0 then perform headgate.thin_ticks(p_stream, 128); end if;
   end if;
   return t;
 end $$;
 
--- make_ticks(n) -> the streams, of up to n chosen by chance, that got a tick now because something can
--- have changed in them; 100 of them at most. By chance: whichever was chosen by its age could be one
--- that gets none, and would hide the others for good; and to draw a turn from a sequence may give
--- this transaction an id, which it must not have yet. Locks the streams' rows (SKIP LOCKED); writes tick.
+-- make_ticks(n) -> the streams, of up to n chosen by chance, that got a tick now because something
+-- can have changed in them; 100 of them at most. By chance: whichever was chosen by its age could
+-- be one that gets none, and would hide the others for good; and to draw a turn from a sequence may
+-- give this transaction an id, which it must not have yet. Locks the streams' rows (SKIP LOCKED);
+-- writes tick.
 create or replace function headgate.make_ticks(n int) returns table (stream text, tick bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -224,7 +245,9 @@ declare
   hi0s bigint[];
   t headgate.tick;
 begin
-  if pg_current_xact_id_if_assigned() is not null or headgate.has_fixed_snapshot() then return; end if;
+  if pg_current_xact_id_if_assigned() is not null or headgate.has_fixed_snapshot() then
+    return;
+  end if;
   -- point: streams are to get ticks
   -- all of them before the first tick gives this transaction an id
   select array_agg(y.id), array_agg(y.hi0) into chosen, hi0s
@@ -238,25 +261,33 @@ begin
   end loop;
 end $$;
 
--- sees_all_of(snapshot, other) -> whether everything that is visible in the other one is visible in it. (When a tick was made does not tell:
--- it may have had its snapshot some time before.)
-create or replace function headgate.sees_all_of(p_snap pg_snapshot, p_other pg_snapshot) returns boolean
+-- sees_all_of(snapshot, other) -> whether everything that is visible in the other one is visible in
+-- it. (When a tick was made does not tell: it may have had its snapshot some time before.)
+create or replace function headgate.sees_all_of(p_snap pg_snapshot, p_other pg_snapshot)
+returns boolean
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select pg_snapshot_xmax(p_snap) >= pg_snapshot_xmax(p_other)
      and not exists (select from pg_snapshot_xip(p_snap) x where pg_visible_in_snapshot(x, p_other))
 $$;
 
--- fresh_tick(stream id) -> a public tick in which everything is visible that had committed before the call. A transaction that has
--- written something cannot make one, nor can one with a fixed snapshot, nor anybody while a user's transaction holds the
--- stream's row: they get the newest there is, the last of them after 2 seconds. Locks the stream's row; writes tick.
+-- fresh_tick(stream id) -> a public tick in which everything is visible that had committed before
+-- the call. A transaction that has written something cannot make one, nor can one with a fixed
+-- snapshot, nor anybody while a user's transaction holds the stream's row: they get the newest
+-- there is, the last of them after 2 seconds. Locks the stream's row; writes tick.
 create or replace function headgate.fresh_tick(p_stream int) returns headgate.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t headgate.tick; began timestamptz := clock_timestamp(); mine pg_snapshot := pg_current_snapshot();
+declare
+  t headgate.tick;
+  began timestamptz := clock_timestamp();
+  mine pg_snapshot := pg_current_snapshot();
 begin
-  if pg_current_xact_id_if_assigned() is not null then return headgate.newest_tick(p_stream); end if;
+  if pg_current_xact_id_if_assigned() is not null then
+    return headgate.newest_tick(p_stream);
+  end if;
   loop
     t := headgate.make_tick(p_stream, null);
-    if headgate.sees_all_of(t.snap, mine) or headgate.settled(t) or pg_current_xact_id_if_assigned() is not null
+    if headgate.sees_all_of(t.snap, mine) or headgate.settled(t)
+       or pg_current_xact_id_if_assigned() is not null
        or headgate.has_fixed_snapshot() or clock_timestamp() > began + interval '2 seconds' then
       return headgate.newest_tick(p_stream);
     end if;
@@ -264,54 +295,71 @@ begin
   end loop;
 end $$;
 
--- snapshot_of_others() -> the current snapshot, in which this transaction counts as running: PostgreSQL does not list one's own
--- id, so that ids above it that have ended would make it look ended, and hide what this transaction sends after the tick.
+-- snapshot_of_others() -> the current snapshot, in which this transaction counts as running:
+-- PostgreSQL does not list one's own id, so that ids above it that have ended would make it look
+-- ended, and hide what this transaction sends after the tick.
 create or replace function headgate.snapshot_of_others() returns pg_snapshot
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare snap pg_snapshot := pg_current_snapshot(); own xid8 := pg_current_xact_id_if_assigned();
 begin
   if own < pg_snapshot_xmax(snap) then
-    snap := (select format('%s:%s:%s', least(pg_snapshot_xmin(snap)::text::bigint, own::text::bigint), pg_snapshot_xmax(snap),
+    snap := (
+      select format('%s:%s:%s', least(pg_snapshot_xmin(snap)::text::bigint, own::text::bigint),
+                    pg_snapshot_xmax(snap),
                            string_agg(x, ',' order by x::bigint))
                from (select pg_snapshot_xip(snap)::text union select own::text) r (x))::pg_snapshot;
   end if;
   return snap;
 end $$;
 
--- written_by(stream id, xid, above, up to) -> the ranges of seqs in which an ended transaction left messages.
-create or replace function headgate.written_by(p_stream int, p_xid xid8, p_above bigint, p_up_to bigint) returns int8multirange
+-- written_by(stream id, xid, above, up to) -> the ranges of seqs in which an ended transaction left
+-- messages.
+create or replace function headgate.written_by(p_stream int, p_xid xid8, p_above bigint,
+                                               p_up_to bigint) returns int8multirange
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare r int8multirange;
 begin
-  execute format('select range_agg(int8range(lo, hi, ''[]'')) from (select min(seq) lo, max(seq) hi from headgate.message_%s '
+  execute format(
+    'select range_agg(int8range(lo, hi, ''[]'')) from (select min(seq) lo, max(seq) hi from headgate.message_%s '
                  'where xid = $1 and seq > $2 and seq <= $3 group by seq / 1000) x', p_stream)
     into r using p_xid, p_above, p_up_to;
   return coalesce(r, '{}');
 end $$;
 
--- raise_late_from(stream id, xids, froms, hi0) -> froms, moved up to hi0 for transactions that are running, hold no lock on the
--- stream's table and so have written nothing yet. hi0 was read before the locks are looked at.
-create or replace function headgate.raise_late_from(p_stream int, p_xids xid8[], p_froms bigint[], p_hi0 bigint) returns bigint[]
+-- raise_late_from(stream id, xids, froms, hi0) -> froms, moved up to hi0 for transactions that are
+-- running, hold no lock on the stream's table and so have written nothing yet. hi0 was read before
+-- the locks are looked at.
+create or replace function headgate.raise_late_from(p_stream int, p_xids xid8[], p_froms bigint[],
+                                                    p_hi0 bigint) returns bigint[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare writers bigint[]; running xid8[];
 begin
-  -- A lock whose owner has no id here may be anybody's: its transaction is ending or being prepared, and the locks are not all
-  -- read at one instant. It leaves a null, beside which nobody is known not to be a writer, and the next look tells.
-  with locks as materialized (select locktype, relation, transactionid, virtualtransaction, mode, database from pg_locks)
+  -- A lock whose owner has no id here may be anybody's: its transaction is ending or being
+  -- prepared, and the locks are not all read at one instant. It leaves a null, beside which nobody
+  -- is known not to be a writer, and the next look tells.
+  with locks as materialized (select locktype, relation, transactionid, virtualtransaction, mode,
+                                database from pg_locks)
   select coalesce(array_agg(x.transactionid::text::bigint), '{}') into writers
-    from locks r left join locks x on x.virtualtransaction = r.virtualtransaction and x.locktype = 'transactionid' and x.mode = 'ExclusiveLock'
+    from locks r left
+      join locks x on x.virtualtransaction = r.virtualtransaction and x.locktype = 'transactionid'
+        and x.mode = 'ExclusiveLock'
    where r.locktype = 'relation' and r.relation = ('headgate.message_' || p_stream)::regclass
-     and r.database = (select oid from pg_database where datname = current_database()) and r.mode <> 'AccessShareLock';
-  -- One that has ended since the tick's snapshot holds no lock either, whatever it wrote. Locks go after the end can be seen, so
-  -- who is running in a snapshot from after the look had all its locks in it.
+     and r.database = (select oid from pg_database where datname = current_database())
+     and r.mode <> 'AccessShareLock';
+  -- One that has ended since the tick's snapshot holds no lock either, whatever it wrote. Locks go
+  -- after the end can be seen, so who is running in a snapshot from after the look had all its
+  -- locks in it.
   running := array(select pg_snapshot_xip(pg_current_snapshot()));
   return (
-    select array_agg(case when u.x = any(running) and (u.x::text::bigint & 4294967295) <> all(writers) then greatest(u.f, p_hi0) else u.f end order by u.ord)
+    select array_agg(case
+      when u.x = any(running)
+        and (u.x::text::bigint & 4294967295) <> all(writers) then greatest(u.f, p_hi0) else u.f end
+          order by u.ord)
       from unnest(p_xids, p_froms) with ordinality u (x, f, ord));
 end $$;
 
--- has_old_ticks(stream) -> whether thin_ticks may have something to do there: a private tick, or one
--- that is neither the newest nor looked at before, and old enough (or dated in the future).
+-- has_old_ticks(stream) -> whether thin_ticks may have something to do there: a private tick, or
+-- one that is neither the newest nor looked at before, and old enough (or dated in the future).
 create or replace function headgate.has_old_ticks(s headgate.stream) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   select exists (select from headgate.tick t where t.stream = s.id and t.base <> t.id)
@@ -447,13 +495,21 @@ begin
   return found_late;
 end $$;
 
--- move_house(open) -> whether the database had been restored from a dump and a bridge was built. The ids in messages and
--- ticks are then of another cluster. The bridge: per stream, one tick in which everything restored is visible, and
--- behind it a first tick of the new cluster in which nothing is. Spans end at the first and go on from the second, so
--- old ids meet only old snapshots. Sends need not wait: what they write lies above the bridge.
+-- move_house(open) -> whether the database had been restored from a dump and a bridge was built.
+-- The ids in messages and ticks are then of another cluster. The bridge: per stream, one tick in
+-- which everything restored is visible, and behind it a first tick of the new cluster in which
+-- nothing is. Spans end at the first and go on from the second, so old ids meet only old snapshots.
+-- Sends need not wait: what they write lies above the bridge.
 create or replace function headgate.move_house(p_open boolean) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare h headgate.house; here bigint; s int; b bigint; old headgate.tick; last bigint; late int8multirange;
+declare
+  h headgate.house;
+  here bigint;
+  s int;
+  b bigint;
+  old headgate.tick;
+  last bigint;
+  late int8multirange;
 begin
   if headgate.at_home() then return false; end if;
   if p_open then
@@ -467,39 +523,50 @@ begin
     for s in select id from headgate.stream order by id loop
       old := headgate.newest_tick(s);
       last := greatest(old.hi, headgate.last_restored(s));
-      if last > headgate.last_seq(s) then perform setval(('headgate.seq_' || s)::regclass, last); end if;
+      if last > headgate.last_seq(s) then
+        perform setval(('headgate.seq_' || s)::regclass, last);
+      end if;
       -- late transactions that ended between the last tick and the dump
-      select range_agg(headgate.written_by(s, u.x, u.f, old.lo)) into late from unnest(old.late_xids, old.late_from) u (x, f);
+      select range_agg(headgate.written_by(s, u.x, u.f, old.lo)) into late
+        from unnest(old.late_xids, old.late_from) u (x, f);
       b := nextval('headgate.tick_id');
       insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, late, reborn)
-        values (s, b, b, '9223372036854775806:9223372036854775806:', last, last, last, case when not isempty(late) then late end,
+        values (s, b, b, '9223372036854775806:9223372036854775806:', last, last, last,
+                case when not isempty(late) then late end,
                 nextval('headgate.tick_id'));
       insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
-        select s, t.reborn, t.reborn, '3:3:', last, last, last, '3' from headgate.tick t where t.stream = s and t.id = b;
+        select s, t.reborn, t.reborn, '3:3:', last, last, last, '3' from headgate.tick t
+         where t.stream = s and t.id = b;
       update headgate.layout y set end_tick = b, end_seq = last + 1 from headgate.stream x
-       where y.stream = s and x.id = s and y.base < x.base and y.end_tick is null;  -- whoever wrote there did not move along
+       -- whoever wrote there did not move along
+       where y.stream = s and x.id = s and y.base < x.base and y.end_tick is null;
     end loop;
   end if;
-  update headgate.house set system_identifier = here, home = 'headgate.house'::regclass, written_by = pg_current_xact_id();
+  update headgate.house
+     set system_identifier = here, home = 'headgate.house'::regclass,
+         written_by = pg_current_xact_id();
   return true;
 end $$;
 
--- last_restored(stream id) -> the highest seq that came out of the dump, null when there is none; what was sent here since
--- lies above. A restore makes a table's indexes after its rows, in one transaction for everything or in later ones.
+-- last_restored(stream id) -> the highest seq that came out of the dump, null when there is none;
+-- what was sent here since lies above. A restore makes a table's indexes after its rows, in one
+-- transaction for everything or in later ones.
 create or replace function headgate.last_restored(p_stream int) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare m record; house int := (select age(h.xmin) from headgate.house h);
 begin
-  for m in execute format('select m.seq, age(m.xmin) as row, (select max(age(i.xmin)) from pg_index i where i.indrelid = m.tableoid) as index '
+  for m in execute format(
+    'select m.seq, age(m.xmin) as row, (select max(age(i.xmin)) from pg_index i where i.indrelid = m.tableoid) as index '
                           'from headgate.message_%s m order by m.seq desc', p_stream) loop
     if m.row > m.index or (m.row = m.index and m.index = house) then return m.seq; end if;
   end loop;
   return null;
 end $$;
 
--- at_home() -> whether the house row was written where it lies now: a restore gives the table another oid and the row
--- another xmin. Cheap enough to be asked by every tick.
+-- at_home() -> whether the house row was written where it lies now: a restore gives the table
+-- another oid and the row another xmin. Cheap enough to be asked by every tick.
 create or replace function headgate.at_home() returns boolean
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select h.home = 'headgate.house'::regclass and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295) from headgate.house h
+  select h.home = 'headgate.house'::regclass
+     and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295) from headgate.house h
 $$;

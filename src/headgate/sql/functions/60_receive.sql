@@ -3,18 +3,22 @@
 do $$ begin
   if to_regtype('headgate.received') is null then
     create type headgate.received as (
-      ack_id text, seq bigint, key text, data text, headers jsonb, channel text, attempt int, created_at timestamptz);
+      ack_id text, seq bigint, key text, data text, headers jsonb, channel text, attempt int,
+      created_at timestamptz);
   end if;
 end $$;
 
--- receive(stream, consumer, batch_size, worker, acks, open, ack_wait) -> up to batch_size messages, each with the ack_id to settle it by.
--- First settles `acks` (ack_ids of messages or whole deliveries that the worker has just finished), then claims.
--- What it hands out is the worker's for `ack_wait`, or the consumer's when that is null.
--- Locks the cursors it claims (SKIP LOCKED) and, making a tick, the stream's row; writes delivery, cursor, parked, tick.
--- Inside a transaction that is seen to have been open already it holds only the lanes that it took messages from; where lanes are named, also
--- some that it looked into. (The first statement after BEGIN is not told from one alone, and holds what it looked into, too.)
+-- receive(stream, consumer, batch_size, worker, acks, open, ack_wait) -> up to batch_size messages,
+-- each with the ack_id to settle it by. First settles `acks` (ack_ids of messages or whole
+-- deliveries that the worker has just finished), then claims. What it hands out is the worker's for
+-- `ack_wait`, or the consumer's when that is null. Locks the cursors it claims (SKIP LOCKED) and,
+-- making a tick, the stream's row; writes delivery, cursor, parked, tick. Inside a transaction that
+-- is seen to have been open already it holds only the lanes that it took messages from; where lanes
+-- are named, also some that it looked into. (The first statement after BEGIN is not told from one
+-- alone, and holds what it looked into, too.)
 create or replace function headgate.receive(
-  stream text, consumer text, batch_size int default 1, worker text default null, acks text[] default null,
+  stream text, consumer text, batch_size int default 1, worker text default null,
+  acks text[] default null,
   open boolean default null, ack_wait interval default null)
 returns setof headgate.received
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -34,55 +38,76 @@ begin
     return query execute claim using consumer, batch_size, worker, acks, open, ack_wait;
     return;
   end if;
-  begin  -- SKIP LOCKED may wait for a row that this snapshot sees an older version of: see check_call
+  -- SKIP LOCKED may wait for a row that this snapshot sees an older version of: see check_call
+  begin
     return query execute claim using consumer, batch_size, worker, acks, open, ack_wait;
   exception when lock_not_available then
     perform headgate.no_fixed_snapshot();
   end;
 end $$;
 
--- receive_opening() -> how receive_<stream id> begins where lanes are named: finds the consumer, and makes a tick when one
--- is needed. (Where they are hashed, receive_step does.)
+-- receive_opening() -> how receive_<stream id> begins where lanes are named: finds the consumer,
+-- and makes a tick when one is needed. (Where they are hashed, receive_step does.)
 create or replace function headgate.receive_opening() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-  t0 timestamptz := clock_timestamp(); deadline timestamptz; want int := n; c headgate.consumer; busy boolean;
-  newest headgate.tick; tick_id bigint; tick_at timestamptz; tick_hi bigint; tick_settled boolean; too_many boolean; dummy text;
+  t0 timestamptz := clock_timestamp();
+  deadline timestamptz;
+  want int := n;
+  c headgate.consumer;
+  busy boolean;
+  newest headgate.tick;
+  tick_id bigint;
+  tick_at timestamptz;
+  tick_hi bigint;
+  tick_settled boolean;
+  too_many boolean;
+  dummy text;
   has_watched boolean;
 begin
   select k.* into c from headgate.consumer k where k.stream = {stream} and k.name = p_consumer;
   if not found then
-    perform headgate.consumer_is_missing((select s.name from headgate.stream s where s.id = {stream}), p_consumer);
+    perform headgate.consumer_is_missing(
+      (select s.name from headgate.stream s where s.id = {stream}), p_consumer);
   end if;
   if n is null or n not between 1 and 10000 then
-    perform headgate.fail('HG010', format('a batch of %s messages is not possible', coalesce(n::text, 'null')), 'ask for 1 to 10,000 messages');
+    perform headgate.fail('HG010',
+                          format('a batch of %s messages is not possible',
+                                 coalesce(n::text, 'null')), 'ask for 1 to 10,000 messages');
   end if;
-  -- The caller says that this statement is a transaction of its own: relax its commit. See docs/adr/0005.
+  -- The caller says that this statement is a transaction of its own: relax its commit. See
+  -- docs/adr/0005.
   if not open then dummy := set_config('synchronous_commit', 'off', true); end if;
   if p_ack_wait is not null then perform headgate.check_ack_wait(p_ack_wait); end if;
   deadline := t0 + coalesce(p_ack_wait, c.ack_wait);
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then  -- (has_fixed_snapshot, for less)
+  -- (has_fixed_snapshot, for less)
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform headgate.sees_small_tables();
-    -- SKIP LOCKED waits after all where the version that this snapshot sees is not the newest, and another holds that
+    -- SKIP LOCKED waits after all where the version that this snapshot sees is not the newest, and
+    -- another holds that
     dummy := set_config('lock_timeout', '200ms', true);
   end if;
   if open is null then open := headgate.is_open(); end if;
   -- point: a rotation knows the consumer
-  -- A tick must be made before this transaction has an id, so before anything is written. While some lane has work left
-  -- in its span there is no hurry.
+  -- A tick must be made before this transaction has an id, so before anything is written. While
+  -- some lane has work left in its span there is no hurry.
   select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
          t.paced_to between t0 + interval '7 milliseconds' and t0 + interval '1 second',
-         exists (select from headgate.cursor k where k.consumer = c.id and k.next_at <= t0 and k.next_at < 'infinity'),
+         exists (select from headgate.cursor k
+                  where k.consumer = c.id and k.next_at <= t0 and k.next_at < 'infinity'),
          -- (asked here, because a statement of its own costs more than the question)
          (select d.id from headgate.delivery d
-           where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0 order by d.deadline limit 1) is not null
+           where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0
+             order by d.deadline limit 1) is not null
     into tick_id, tick_at, tick_hi, tick_settled, too_many, busy, has_watched
     from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;
   if not busy and too_many and pg_sequence_last_value('headgate.seq_{stream}') > tick_hi then
-    perform pg_sleep(0.001);  -- another tick may be made then: what was sent since the last one is not to be missed
+    -- another tick may be made then: what was sent since the last one is not to be missed
+    perform pg_sleep(0.001);
     too_many := false;
   end if;
-  if not busy and not too_many or busy and tick_at not between t0 - interval '20 milliseconds' and t0 + interval '1 second'
+  if not busy and not too_many or busy
+     and tick_at not between t0 - interval '20 milliseconds' and t0 + interval '1 second'
        and (not tick_settled or pg_sequence_last_value('headgate.seq_{stream}') > tick_hi) then
     newest := headgate.make_tick({stream}, coalesce(open, headgate.is_open()));
     tick_id := newest.id;
@@ -105,16 +130,17 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- receive_steps() -> what receive_<stream id> does itself, one step at a time.
---   read   A lane's span, of a consumer without filter and order: the hot statement. It makes the delivery
+--   read   A lane's span, of a consumer without filter and order: the hot statement. It makes the
+--     delivery
 --          and moves the cursor, or, when one of the messages is delayed, does nothing.
 --   probe  Which lanes have something behind their span?
 --   look   Is anything left in the lane's span?
 --   retry  What is parked and due.
 --   cold   Everything, in a session that is to keep no plans of this stream.
 --   sift   A span with a filter, with keys in order, with delays …
--- Rows are compared as (lane, seq), so that no planner takes another index: its statistics are never
--- right, and a plan is kept for the life of a session. (Columns have no alias, and what is rare is
--- elsewhere, because each word costs memory of every session and stream.)
+-- Rows are compared as (lane, seq), so that no planner takes another index: its statistics are
+-- never right, and a plan is kept for the life of a session. (Columns have no alias, and what is
+-- rare is elsewhere, because each word costs memory of every session and stream.)
 create or replace function headgate.receive_steps() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select replace(replace($source$r := {step};
@@ -141,15 +167,16 @@ select replace(replace($source$r := {step};
   '{ahead}', headgate.ahead_statement())
 $template$;
 
--- read_statement(), ahead_statement() -> the step `read`, and the one of `probe` and `look`. The call
--- is r, and the worker p_worker.
+-- read_statement(), ahead_statement() -> the step `read`, and the one of `probe` and `look`. The
+-- call is r, and the worker p_worker.
 create or replace function headgate.read_statement() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$with m as materialized (
         select seq, key, data, headers, deliver_at, created_at from headgate.message_{stream}
          where (lane, seq) > (r.lane, r.pos) and (lane, seq) <= (r.lane, r.hi)
            and seq > r.pos and seq <= r.hi
-           and pg_visible_in_snapshot(xid, r.to_snap) and not pg_visible_in_snapshot(xid, r.from_snap)
+           and pg_visible_in_snapshot(xid, r.to_snap)
+           and not pg_visible_in_snapshot(xid, r.from_snap)
          order by lane, seq limit r.want),
       d as (
         insert into headgate.delivery (consumer, lane, seqs, deadline, delivered_at, worker)
@@ -158,7 +185,8 @@ select $source$with m as materialized (
           returning r.lane || '.' || id || '.' as prefix, seqs),
       u as (
         update headgate.cursor k
-           set pos = case when cardinality(seqs) < r.want then r.hi else seqs[r.want] end, turn = r.t0,
+           set pos = case when cardinality(seqs) < r.want then r.hi else seqs[r.want] end,
+               turn = r.t0,
                sweep_at = least(r.sweep_at, r.deadline), delivered = r.delivered + cardinality(seqs)
           from d where k.consumer = r.consumer and k.lane = r.lane)
       select prefix || seq, seq, key, data, headers, null::text, 1, created_at from d, m$source$
@@ -170,7 +198,8 @@ select $source$array(
         select l from unnest(r.probed, r.probed_from, r.probed_to) u (l, a, b)
          where exists (
            select from headgate.message_{stream}
-            where (lane, seq) > (l, a) and (lane, seq) <= (l, b) and seq > a and seq <= b offset 0))$source$
+            where (lane, seq) > (l, a) and (lane, seq) <= (l, b) and seq > a and seq <= b
+              offset 0))$source$
 $template$;
 
 -- (A parameter of receive_template had another name once, and cannot be given one.)
@@ -182,14 +211,13 @@ do $$ begin
   end if;
 end $$;
 
--- receive_template(lets go) -> the source of receive_<stream id>(consumer, batch_size, worker, acks,
--- open, ack_wait), and with `lets go` of receive_open_<stream id>, which lets go of the lanes that
--- gave it nothing: there each lane is a subtransaction. A caller that knows whether it is inside a
--- longer transaction says so in `open`. (Streams whose lanes are keys or channels have the one in
--- 62_rotate.sql.)
--- Here is only what reads the stream's own tables, because a session keeps the plans of every stream
--- that it has received from (docs/adr/0022): all else is in the steps, which are the same for all
--- streams (60_steps.sql).
+-- receive_template(lets go) -> the source of receive_<stream id>(consumer, batch_size, worker,
+-- acks, open, ack_wait), and with `lets go` of receive_open_<stream id>, which lets go of the lanes
+-- that gave it nothing: there each lane is a subtransaction. A caller that knows whether it is
+-- inside a longer transaction says so in `open`. (Streams whose lanes are keys or channels have the
+-- one in 62_rotate.sql.) Here is only what reads the stream's own tables, because a session keeps
+-- the plans of every stream that it has received from (docs/adr/0022): all else is in the steps,
+-- which are the same for all streams (60_steps.sql).
 create or replace function headgate.receive_template(p_lets_go boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select replace(replace(replace(replace(replace($source$
@@ -232,9 +260,9 @@ $source$,
   '{lets go}', p_lets_go::text)
 $template$;
 
--- retry_template() -> the source of retry_<stream id>(call) -> messages of the lane that the call holds: those that are
--- parked and due, and that may leave (see unpark), or what sift_<stream id> answers. Writes as unpark and deliver_again, or as
--- that.
+-- retry_template() -> the source of retry_<stream id>(call) -> messages of the lane that the call
+-- holds: those that are parked and due, and that may leave (see unpark), or what sift_<stream id>
+-- answers. Writes as unpark and deliver_again, or as that.
 create or replace function headgate.retry_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
@@ -260,7 +288,8 @@ begin
   with m as materialized (
     select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at
       from unnest(back, attempts) p (seq, attempt)
-      join (select * from headgate.message_{stream} union all select * from headgate.kept_{stream}) m
+      join (select * from headgate.message_{stream} union all select *
+              from headgate.kept_{stream}) m
         on m.seq = p.seq),
   d as materialized (
     select headgate.deliver_again(
@@ -277,99 +306,139 @@ end $$;
 $source$
 $template$;
 
--- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the reading of a
--- span with a filter, with keys in order, with delays, with messages that were discarded, or of what late transactions left below it; at
--- most `chunk` messages are looked at. The caller holds the cursor.
+-- sift_template() -> the source of sift_<stream id>(consumer, cursor, n, chunk, worker, now,
+-- deadline) -> messages: the reading of a span with a filter, with keys in order, with delays, with
+-- messages that were discarded, or of what late transactions left below it; at most `chunk`
+-- messages are looked at. The caller holds the cursor.
 create or replace function headgate.sift_template() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$
-create function headgate.sift_{stream}(c headgate.consumer, l headgate.cursor, want int, chunk int, p_worker text, t0 timestamptz, deadline timestamptz)
+create function headgate.sift_{stream}(c headgate.consumer, l headgate.cursor, want int, chunk int,
+                                       p_worker text, t0 timestamptz, deadline timestamptz)
 returns setof headgate.received language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   flying text[] := '{}'; any_parked boolean := false; crowded boolean := false; bound int;
 begin
   if c.ordered then
-    -- in this order: a message that is nacked at this moment is seen in flight, or parked, or both, but never as neither
+    -- in this order: a message that is nacked at this moment is seen in flight, or parked, or both,
+    -- but never as neither
     flying := headgate.keys_in_flight(c.id, l.lane);
     -- point: the keys in flight are known
-    any_parked := exists (select from headgate.parked p where p.consumer = c.id and p.lane = l.lane);
-    -- Keys in flight park the messages behind them, within bounds; past these the lane waits for an ack. The bounds are
-    -- narrow while all that is in flight is young: most of it is acked in a moment, and parking costs more than waiting.
-    -- (A count of all that sleep comes first, because it is cheap: those behind a failed message must not hold other keys.)
-    bound := case when exists (select from headgate.delivery d where d.consumer = c.id and d.lane = l.lane and d.delivered_at < t0 - interval '100 milliseconds')
+    any_parked := exists (select from headgate.parked p
+                           where p.consumer = c.id and p.lane = l.lane);
+    -- Keys in flight park the messages behind them, within bounds; past these the lane waits for an
+    -- ack. The bounds are narrow while all that is in flight is young: most of it is acked in a
+    -- moment, and parking costs more than waiting. (A count of all that sleep comes first, because
+    -- it is cheap: those behind a failed message must not hold other keys.)
+    bound := case
+      when exists (select from headgate.delivery d
+                    where d.consumer = c.id and d.lane = l.lane
+                      and d.delivered_at < t0 - interval '100 milliseconds')
                   then 1000 else 50 end;
     crowded := any_parked and flying <> '{}'
-      and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane and p.visible_at >= 'infinity'
+      and (select p.seq from headgate.parked p
+            where p.consumer = c.id and p.lane = l.lane and p.visible_at >= 'infinity'
             order by p.visible_at, p.seq offset bound limit 1) is not null
       and (select count(*) from unnest(flying) f (key) cross join lateral (
              select from headgate.parked p where p.consumer = c.id and p.lane = l.lane
-                and p.key is not null and (p.key, p.seq) >= (f.key, 0) and (p.key, p.seq) <= (f.key, 9223372036854775807) order by p.key, p.seq limit bound + 1) x) > bound;
+                and p.key is not null and (p.key, p.seq) >= (f.key, 0)
+                and (p.key, p.seq) <= (f.key, 9223372036854775807) order by p.key, p.seq
+                  limit bound + 1) x) > bound;
     {upsert any_parked := false;  -- older versions hold nobody up: they are forgotten below}
   end if;
   -- point: what blocks is known
   return query
   with raw as materialized (
-    (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {m.channel} as channel from headgate.message_{stream} m
-      where l.late is null and (m.lane, m.seq) > (l.lane, l.pos) and (m.lane, m.seq) <= (l.lane, l.to_hi) and m.seq > l.pos and m.seq <= l.to_hi
-        and pg_visible_in_snapshot(m.xid, l.to_snap) and not pg_visible_in_snapshot(m.xid, l.from_snap)
+    (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {m.channel} as channel
+       from headgate.message_{stream} m
+      where l.late is null and (m.lane, m.seq) > (l.lane, l.pos)
+        and (m.lane, m.seq) <= (l.lane, l.to_hi) and m.seq > l.pos and m.seq <= l.to_hi
+        and pg_visible_in_snapshot(m.xid, l.to_snap)
+        and not pg_visible_in_snapshot(m.xid, l.from_snap)
       order by m.lane, m.seq limit chunk)
     union all
     (select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {m.channel} as channel
        from unnest(l.late) r cross join lateral (
          select * from headgate.message_{stream} m
-          where (m.lane, m.seq) >= (l.lane, greatest(lower(r), l.pos + 1)) and (m.lane, m.seq) < (l.lane, upper(r)) and (m.lane, m.seq) <= (l.lane, l.from_lo)
-            and pg_visible_in_snapshot(m.xid, l.to_snap) and not pg_visible_in_snapshot(m.xid, l.from_snap)
+          where (m.lane, m.seq) >= (l.lane, greatest(lower(r), l.pos + 1))
+            and (m.lane, m.seq) < (l.lane, upper(r)) and (m.lane, m.seq) <= (l.lane, l.from_lo)
+            and pg_visible_in_snapshot(m.xid, l.to_snap)
+            and not pg_visible_in_snapshot(m.xid, l.from_snap)
           order by m.lane, m.seq limit chunk) m
       where l.late is not null order by m.seq limit chunk)),
-  fit as materialized (  -- what is handed out is carried along: estimates are off here, and joins of CTEs turn quadratic
-    select r.*, case when c.ordered then r.key end as held, coalesce(r.deliver_at > t0, false) as delayed,
+  -- what is handed out is carried along: estimates are off here, and joins of CTEs turn quadratic
+  fit as materialized (
+    select r.*, case when c.ordered then r.key end as held,
+           coalesce(r.deliver_at > t0, false) as delayed,
            coalesce(c.ordered and r.key in (select unnest(flying)), false) as flies,
-           any_parked and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane
-                              and p.key is not null and (p.key, p.seq) >= (r.key, 0) and (p.key, p.seq) < (r.key, r.seq) order by p.key, p.seq limit 1) is not null as blocked
+           any_parked
+           and (select p.seq from headgate.parked p where p.consumer = c.id and p.lane = l.lane
+                              and p.key is not null and (p.key, p.seq) >= (r.key, 0)
+                              and (p.key, p.seq) < (r.key, r.seq) order by p.key, p.seq
+                                limit 1) is not null as blocked
       from raw r where (c.pattern is null or r.key ~ c.pattern){and newest}
        and (not l.discards
-            or (select z.seq from headgate.discarded z where z.consumer = c.id and z.seq = r.seq limit 1) is null)),
+            or (select z.seq from headgate.discarded z where z.consumer = c.id and z.seq = r.seq
+                 limit 1) is null)),
   {upsert superseded as (delete from headgate.parked p where p.ctid = any(array(
     select o.ctid from headgate.parked o join fit f on o.key = f.key and o.seq < f.seq
      where o.consumer = c.id and o.lane = l.lane for update of o skip locked))),}
   sorted as materialized (
-    select f.*, f.delayed or (f.held is not null and bool_or(f.delayed or f.flies or f.blocked) over (partition by f.held order by f.seq)) as waits
-      from fit f where not crowded or f.seq < coalesce((select min(f2.seq) from fit f2 where f2.flies), f.seq + 1)),
-  taken as materialized (select s.seq, s.held, s.key, s.data, s.headers, s.created_at, s.channel from sorted s where not s.waits order by s.seq limit want),
+    select f.*, f.delayed
+        or (f.held is not null
+            and bool_or(f.delayed or f.flies or f.blocked) over (partition by f.held
+                order by f.seq)) as waits
+      from fit f
+        where not crowded
+          or f.seq < coalesce((select min(f2.seq) from fit f2 where f2.flies), f.seq + 1)),
+  taken as materialized (select s.seq, s.held, s.key, s.data, s.headers, s.created_at, s.channel
+                           from sorted s where not s.waits order by s.seq limit want),
   g as materialized (  -- how far this goes; null: to the end of the span (or of its late part)
     select case when (select count(*) from taken) >= want then (select max(x.seq) from taken x)
-                when crowded and exists (select from fit f where f.flies) then (select min(f.seq) - 1 from fit f where f.flies)
-                when (select count(*) from raw) >= chunk then (select max(r.seq) from raw r) end as stop),
+                when crowded
+                  and exists (select from fit f where f.flies) then
+                    (select min(f.seq) - 1 from fit f where f.flies)
+                when (select count(*) from raw) >= chunk then
+                  (select max(r.seq) from raw r) end as stop),
   p as (
     insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
       select c.id, l.lane, s.seq, s.held, 0,
              case when s.delayed then s.deliver_at
-                  when s.flies and not s.blocked and row_number() over (partition by s.held order by s.seq) = 1 then t0 + interval '50 milliseconds'
+                  when s.flies and not s.blocked
+                    and row_number() over (partition by s.held order by s.seq) = 1 then
+                      t0 + interval '50 milliseconds'
                   else 'infinity' end,
              case when s.delayed then 'delayed' else 'blocked' end
         from sorted s, g where s.waits and (g.stop is null or s.seq <= g.stop)),
   d as (
     insert into headgate.delivery (consumer, lane, seqs, keys, deadline, delivered_at, worker)
-      select c.id, l.lane, array_agg(x.seq order by x.seq), case when c.ordered then array_agg(x.held order by x.seq) end, deadline, t0, p_worker
+      select c.id, l.lane, array_agg(x.seq order by x.seq),
+             case when c.ordered then array_agg(x.held order by x.seq) end, deadline, t0, p_worker
         from taken x having count(*) > 0 returning l.lane || '.' || id || '.' as prefix),
   u as (
-    update headgate.cursor k set pos = coalesce(g.stop, case when l.late is null then l.to_hi else l.from_lo end),
+    update headgate.cursor k
+       set pos = coalesce(g.stop, case when l.late is null then l.to_hi else l.from_lo end),
            late = case when g.stop is not null then l.late end, turn = t0,
-           sweep_at = case when exists (select from taken) then least(l.sweep_at, deadline) else l.sweep_at end,
+           sweep_at = case when exists (select from taken) then least(l.sweep_at, deadline)
+                           else l.sweep_at end,
            delivered = l.delivered + (select count(*) from taken)
       from g where k.consumer = c.id and k.lane = l.lane)
-  select d.prefix || x.seq, x.seq, x.key, x.data, x.headers, x.channel, 1, x.created_at from d, taken x order by x.seq;
+  select d.prefix || x.seq, x.seq, x.key, x.data, x.headers, x.channel, 1, x.created_at
+    from d, taken x order by x.seq;
 end $$;
 $source$
 $template$;
 
--- room_in_flight(consumer, now) -> how many more messages may be in flight at once. One claim at a time, so that each counts
--- what the one before it took, until that has committed. A transaction that stays open would hold the other workers up, so
--- nobody waits for one: what it takes is counted from its commit on, and may exceed the limit. Whoever passes one by takes the
--- next of four locks, so that they still come one at a time. That it stays open is asked of the holder: whether a call itself
--- is part of a longer transaction is only a guess, and wrong on a busy machine. Who does not get its turn within a second
--- gets nothing. Locks: advisory locks of the consumer's.
-create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz) returns int
+-- room_in_flight(consumer, now) -> how many more messages may be in flight at once. One claim at a
+-- time, so that each counts what the one before it took, until that has committed. A transaction
+-- that stays open would hold the other workers up, so nobody waits for one: what it takes is
+-- counted from its commit on, and may exceed the limit. Whoever passes one by takes the next of
+-- four locks, so that they still come one at a time. That it stays open is asked of the holder:
+-- whether a call itself is part of a longer transaction is only a guess, and wrong on a busy
+-- machine. Who does not get its turn within a second gets nothing. Locks: advisory locks of the
+-- consumer's.
+create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz)
+returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   slot int;
@@ -383,7 +452,8 @@ begin
     was := null;
     loop
       exit when pg_try_advisory_xact_lock(c.id, slot);
-      select l.virtualtransaction as name, a.state, clock_timestamp() - a.xact_start as age into holder
+      select l.virtualtransaction as name, a.state, clock_timestamp() - a.xact_start as age
+        into holder
         from pg_locks l left join lateral pg_stat_get_activity(l.pid) a on true
        where l.locktype = 'advisory' and l.granted and l.objsubid = 2
          and l.classid = c.id::oid and l.objid = (4294967296 + slot)::oid
@@ -393,8 +463,10 @@ begin
         seen := clock_timestamp();
       end if;
       if holder.name is not null and (case
-           when holder.state is null then clock_timestamp() > seen + interval '300 milliseconds'  -- this role may not know
-           when holder.state like 'idle in transaction%' then holder.age > interval '300 milliseconds'
+           -- this role may not know
+           when holder.state is null then clock_timestamp() > seen + interval '300 milliseconds'
+           when holder.state like 'idle in transaction%' then
+             holder.age > interval '300 milliseconds'
            else holder.age > interval '2 seconds' end) then
         slot := null;  -- it stays open
         exit;
@@ -407,23 +479,32 @@ begin
   perform headgate.sweep(c, p_now);  -- what has expired is in flight no more
   -- point: what is in flight is to be counted
   select c.max_ack_pending - coalesce(sum(cardinality(d.seqs) - (
-           select count(*) from headgate.departed x where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)), 0) into room from headgate.delivery d where d.consumer = c.id;
+           select count(*) from headgate.departed x
+            where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)), 0) into room
+              from headgate.delivery d where d.consumer = c.id;
   return room;
 end $$;
 
--- next_span(cursor, newest tick) -> the cursor at the beginning of its next span; unchanged when there is none yet.
-create or replace function headgate.next_span(l headgate.cursor, newest headgate.tick) returns headgate.cursor
+-- next_span(cursor, newest tick) -> the cursor at the beginning of its next span; unchanged when
+-- there is none yet.
+create or replace function headgate.next_span(l headgate.cursor, newest headgate.tick)
+returns headgate.cursor
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare bridge headgate.tick; below int8multirange; s int := newest.stream;
 begin
-  -- Ticks that lie between may be bridges from another cluster, or tell where late transactions left messages.
-  if exists (select from headgate.tick t where t.stream = s and t.id >= l.to_base and (t.late is not null or t.reborn is not null)) then
-    select * into bridge from headgate.tick t where t.stream = s and t.id = l.to_tick and t.reborn is not null;
+  -- Ticks that lie between may be bridges from another cluster, or tell where late transactions
+  -- left messages.
+  if exists (select from headgate.tick t
+              where t.stream = s and t.id >= l.to_base
+                and (t.late is not null or t.reborn is not null)) then
+    select * into bridge from headgate.tick t
+     where t.stream = s and t.id = l.to_tick and t.reborn is not null;
     if found then
       select t.id, t.id, t.snap, t.lo, t.hi into l.to_tick, l.to_base, l.to_snap, l.to_lo, l.to_hi
         from headgate.tick t where t.stream = s and t.id = bridge.reborn;
     end if;
-    select * into bridge from headgate.tick t where t.stream = s and t.id > l.to_base and t.reborn is not null order by t.id limit 1;
+    select * into bridge from headgate.tick t
+     where t.stream = s and t.id > l.to_base and t.reborn is not null order by t.id limit 1;
     if found then newest := bridge; end if;
     -- (to_tick 0: a lane that was never read, and everything above to_lo lies ahead)
     if l.to_tick <> 0 then
@@ -431,17 +512,24 @@ begin
                * int8multirange(int8range(null, l.to_lo, '[]'));
     end if;
   end if;
-  -- Spans only go forward: by now the cursor may stand on a tick later than the one that this claim found newest (another
-  -- worker's, or a private one, whose id says nothing about its age). And never to a private one that builds on an older tick
-  -- than the cursor does: its late ranges end at that tick's lo.
-  if newest.id = l.to_tick or newest.base < l.to_base or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
+  -- Spans only go forward: by now the cursor may stand on a tick later than the one that this claim
+  -- found newest (another worker's, or a private one, whose id says nothing about its age). And
+  -- never to a private one that builds on an older tick than the cursor does: its late ranges end
+  -- at that tick's lo.
+  if newest.id = l.to_tick or newest.base < l.to_base
+     or (case when l.to_tick = l.to_base and newest.id = newest.base then newest.id < l.to_tick
        else pg_snapshot_xmax(newest.snap) < pg_snapshot_xmax(l.to_snap)
          or (pg_snapshot_xmax(newest.snap) = pg_snapshot_xmax(l.to_snap)
-             and (select count(*) from pg_snapshot_xip(newest.snap)) > (select count(*) from pg_snapshot_xip(l.to_snap))) end) then
+             and (select count(*) from pg_snapshot_xip(newest.snap)) > (select count(*)
+                 from pg_snapshot_xip(l.to_snap))) end) then
     return l;
   end if;
   l.from_tick := l.to_tick; l.from_snap := l.to_snap; l.from_lo := l.to_lo;
-  l.to_tick := newest.id; l.to_base := newest.base; l.to_snap := newest.snap; l.to_lo := newest.lo; l.to_hi := newest.hi;
+  l.to_tick := newest.id;
+  l.to_base := newest.base;
+  l.to_snap := newest.snap;
+  l.to_lo := newest.lo;
+  l.to_hi := newest.hi;
   l.pos := greatest(l.from_lo, l.first_seq - 1);
   below := below * int8multirange(int8range(l.first_seq, null));
   if not isempty(below) then

@@ -1,12 +1,13 @@
--- Sessions that use thousands of streams. What sends to a stream and receives from it is planned once in
--- each session, and kept: some 0.4 MB a stream. A session does so for the first 150 streams that it
--- uses; of the others, which are cold, statements are planned anew each time (docs/adr/0026).
+-- Sessions that use thousands of streams. What sends to a stream and receives from it is planned
+-- once in each session, and kept: some 0.4 MB a stream. A session does so for the first 150 streams
+-- that it uses; of the others, which are cold, statements are planned anew each time
+-- (docs/adr/0026).
 
--- keeps_plans(stream id) -> whether this session keeps plans of its own for what sends to a stream and
--- receives from it. It does for the first 150 streams that it uses, some 0.4 MB for each of them; of
--- others the statements are planned anew each time, which takes about half a millisecond, so that a
--- session that uses thousands of them fits into memory (docs/adr/0026). What it said is remembered
--- in settings of the session, on which nothing but speed depends.
+-- keeps_plans(stream id) -> whether this session keeps plans of its own for what sends to a stream
+-- and receives from it. It does for the first 150 streams that it uses, some 0.4 MB for each of
+-- them; of others the statements are planned anew each time, which takes about half a millisecond,
+-- so that a session that uses thousands of them fits into memory (docs/adr/0026). What it said is
+-- remembered in settings of the session, on which nothing but speed depends.
 create or replace function headgate.keeps_plans(p_stream int) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
@@ -22,8 +23,8 @@ begin
   return said = 'y';
 end $$;
 
--- receive_cold(stream id, consumer, batch_size, worker, acks, open, ack_wait) ->
--- what receive_<stream id> answers, for a session that keeps plans of many other streams and none of
+-- receive_cold(stream id, consumer, batch_size, worker, acks, open, ack_wait) -> what
+-- receive_<stream id> answers, for a session that keeps plans of many other streams and none of
 -- this one (keeps_plans): its statements are planned anew each time. Locks and writes as that.
 create or replace function headgate.receive_cold(
   p_stream int, p_consumer text, n int, p_worker text, acks text[], p_open boolean,
@@ -57,8 +58,8 @@ begin
   end loop;
 end $$;
 
--- cold_statement(statement, stream id) -> a statement of receive_steps, to be executed with the call
--- as $1 and the worker as $2.
+-- cold_statement(statement, stream id) -> a statement of receive_steps, to be executed with the
+-- call as $1 and the worker as $2.
 create or replace function headgate.cold_statement(p_statement text, p_stream int) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select regexp_replace(
@@ -66,8 +67,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     '\mr\.', '($1).', 'g')
 $$;
 
--- append_cold(stream, xid, keys, datas, headers, channels, delays, end) -> seqs: what append_<stream id>
--- does, for a session that keeps no plans of this stream (keeps_plans).
+-- append_cold(stream, xid, keys, datas, headers, channels, delays, end) -> seqs: what
+-- append_<stream id> does, for a session that keeps no plans of this stream (keeps_plans).
 create or replace function headgate.append_cold(
   s headgate.stream, x xid8, keys text[], datas text[], headers jsonb[], channels text[],
   delays interval[], ending bigint) returns bigint[]

@@ -1,9 +1,12 @@
--- Parked messages: how they come to wait, after a failure, a deadline or behind another one of their key, and how they leave.
--- docs/concepts/parked.md says what for.
+-- Parked messages: how they come to wait, after a failure, a deadline or behind another one of
+-- their key, and how they leave. docs/concepts/parked.md says what for.
 
--- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for another attempt, or moves
--- them to the dead-letter stream. Writes parked, wake, attempt, the dead-letter stream.
-create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_delay interval, p_reason text, p_error text)
+-- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for
+-- another attempt, or moves them to the dead-letter stream. Writes parked, wake, attempt, the
+-- dead-letter stream.
+create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery,
+                                                p_seqs bigint[], p_delay interval, p_reason text,
+                                                p_error text)
 returns void language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_hashjoin = on as $$
 declare
@@ -14,49 +17,67 @@ begin
   p_seqs := headgate.without_removed(c, d, headgate.still_newest(c, d, p_seqs));
   if c.max_deliver is not null then
     select array_agg(u.s order by u.s), array_agg(coalesce(u.a, 1) order by u.s) into dead, tried
-      from unnest(d.seqs, d.attempts) u (s, a) join unnest(p_seqs) x (s) using (s) where coalesce(u.a, 1) >= c.max_deliver;
+      from unnest(d.seqs, d.attempts) u (s, a) join unnest(p_seqs) x (s) using (s)
+        where coalesce(u.a, 1) >= c.max_deliver;
     if dead is not null then
       perform headgate.bury(c, d, dead, tried, coalesce(p_error, p_reason));
       if c.ordered then  -- what waited behind them goes on
-        perform headgate.leave_notes(c, d.lane, array(select u.k from unnest(d.seqs, d.keys) u (s, k) join unnest(dead) x (s) using (s)));
+        perform headgate.leave_notes(c, d.lane,
+                                     array(select u.k from unnest(d.seqs, d.keys) u (s, k)
+                                             join unnest(dead) x (s) using (s)));
       end if;
     end if;
   end if;
   perform headgate.note_attempts(c, d, failed, dead, p_reason, p_error);
   -- point: what failed is to be parked
-  insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error, delivery)
+  insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason, last_error,
+                               delivery)
     select c.id, d.lane, u.s, u.k, coalesce(u.a, 1),
-           case when p_reason = 'nacked' then clock_timestamp() + coalesce(p_delay, headgate.backoff_delay(c.backoff, coalesce(u.a, 1)))
+           case
+             when p_reason = 'nacked' then
+               clock_timestamp()
+                 + coalesce(p_delay, headgate.backoff_delay(c.backoff, coalesce(u.a, 1)))
                 else d.deadline end,  -- expired: due at once, also for the claim that found it
            p_reason, p_error,
-           case when p_reason = 'expired' then coalesce(d.parent, d.id) end  -- by which it may still be acked
+           -- by which it may still be acked
+           case when p_reason = 'expired' then coalesce(d.parent, d.id) end
       from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(p_seqs) x (s) using (s)
      where not exists (select from unnest(dead) y (s) where y.s = u.s);
-  if d.lane >= 144115188075855872 then insert into headgate.wake (consumer, lane) values (c.id, d.lane); end if;
+  if d.lane >= 144115188075855872 then
+    insert into headgate.wake (consumer, lane) values (c.id, d.lane);
+  end if;
 end $$;
 
--- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of deliveries past their deadline;
--- at most 100 deliveries a call. The caller holds the lane's cursor. Locks deliveries (SKIP LOCKED); writes delivery, parked.
-create or replace function headgate.take_apart(c headgate.consumer, p_lane bigint, p_now timestamptz) returns timestamptz
+-- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of
+-- deliveries past their deadline; at most 100 deliveries a call. The caller holds the lane's
+-- cursor. Locks deliveries (SKIP LOCKED); writes delivery, parked.
+create or replace function headgate.take_apart(c headgate.consumer, p_lane bigint,
+                                               p_now timestamptz) returns timestamptz
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare d headgate.delivery;
 begin
-  for d in select * from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.deadline <= p_now
+  for d in select * from headgate.delivery x
+    where x.consumer = c.id and x.lane = p_lane and x.deadline <= p_now
             order by x.id limit 100 for update skip locked loop
     perform headgate.end_delivery(c, d);
   end loop;
   -- a delivery that is being settled at this moment was skipped: look again soon
-  return (select greatest(min(x.deadline), p_now + interval '100 milliseconds') from headgate.delivery x where x.consumer = c.id and x.lane = p_lane);
+  return (select greatest(min(x.deadline), p_now + interval '100 milliseconds')
+            from headgate.delivery x where x.consumer = c.id and x.lane = p_lane);
 end $$;
 
--- end_delivery(consumer, delivery): parks what is left of a delivery past its deadline, which the caller holds FOR UPDATE.
--- In ordered consumers later messages of the same keys that came in the same batch, and have deadlines of their own, go
--- back with them. Writes delivery, departed, parked, wake, the dead-letter stream.
-create or replace function headgate.end_delivery(c headgate.consumer, d headgate.delivery) returns void
+-- end_delivery(consumer, delivery): parks what is left of a delivery past its deadline, which the
+-- caller holds FOR UPDATE. In ordered consumers later messages of the same keys that came in the
+-- same batch, and have deadlines of their own, go back with them. Writes delivery, departed,
+-- parked, wake, the dead-letter stream.
+create or replace function headgate.end_delivery(c headgate.consumer, d headgate.delivery)
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-  if d.parent is not null or d.is_split then  -- (it may have gone back with another one of its batch in this very sweep)
-    perform from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
+  -- (it may have gone back with another one of its batch in this very sweep)
+  if d.parent is not null or d.is_split then
+    perform from headgate.delivery x
+     where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
     if not found then return; end if;
   end if;
   d := headgate.in_flight_of(d);
@@ -66,38 +87,47 @@ begin
   perform headgate.remove_delivery(d);
   if d.seqs = '{}' then return; end if;
   perform headgate.park_failed(c, d, d.seqs, null, 'expired', null);
-  if c.ordered and (d.parent is not null or d.is_split) then perform headgate.hand_back_later(c, d); end if;
+  if c.ordered and (d.parent is not null or d.is_split) then
+    perform headgate.hand_back_later(c, d);
+  end if;
 end $$;
 
--- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming. Writes delivery, parked, cursor.
+-- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming.
+-- Writes delivery, parked, cursor.
 create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare l bigint; n int := headgate.expire(c, p_now);
 begin
-  for l in select k.lane from headgate.cursor k where k.consumer = c.id and k.lane < 144115188075855872 and k.sweep_at <= p_now
+  for l in select k.lane from headgate.cursor k
+    where k.consumer = c.id and k.lane < 144115188075855872 and k.sweep_at <= p_now
             order by k.lane for no key update skip locked loop
-    update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now) where k.consumer = c.id and k.lane = l;
+    update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now)
+     where k.consumer = c.id and k.lane = l;
     n := n + 1;
   end loop;
   return n;
 end $$;
 
--- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are free now, have messages
--- waiting. Writes wake.
-create or replace function headgate.leave_notes(c headgate.consumer, p_lane bigint, p_keys text[]) returns void
+-- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are
+-- free now, have messages waiting. Writes wake.
+create or replace function headgate.leave_notes(c headgate.consumer, p_lane bigint, p_keys text[])
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   -- point: keys are to be noted
   if exists (select from headgate.parked p where p.consumer = c.id and p.lane = p_lane) then
     insert into headgate.wake (consumer, lane, key)
       select c.id, p_lane, p.key from headgate.parked p
-       where p.ctid = any(headgate.first_parked(c.id, p_lane, array(select distinct k from unnest(p_keys) k)));
+       where p.ctid
+         = any(headgate.first_parked(c.id, p_lane, array(select distinct k from unnest(p_keys) k)));
   end if;
 end $$;
 
--- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has freed due. Notes of keys whose first one
--- another transaction holds stay. The caller holds the lane's cursor. Locks parked (SKIP LOCKED); writes wake, parked.
-create or replace function headgate.take_notes(c headgate.consumer, p_lane bigint, p_now timestamptz) returns void
+-- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has
+-- freed due. Notes of keys whose first one another transaction holds stay. The caller holds the
+-- lane's cursor. Locks parked (SKIP LOCKED); writes wake, parked.
+create or replace function headgate.take_notes(c headgate.consumer, p_lane bigint,
+                                               p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   freed text[];
@@ -105,14 +135,16 @@ declare
   held tid[];
 begin
   freed := array(
-    select distinct w.key from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key is not null);
+    select distinct w.key from headgate.wake w
+     where w.consumer = c.id and w.lane = p_lane and w.key is not null);
   -- point: notes of keys are read
   if freed = '{}' then return; end if;
   firsts := headgate.first_parked(c.id, p_lane, freed);
   -- point: the first of freed keys are known
   held := headgate.hold_parked(firsts);
   if cardinality(held) < cardinality(firsts) then
-    -- (one that is gone by now, acked late or discarded, has another behind it: of that its note tells)
+    -- (one that is gone by now, acked late or discarded, has another behind it: of that its note
+    -- tells)
     freed := array(
       select k from unnest(freed) k
        where exists (select from headgate.parked p where p.ctid = any(held) and p.key = k)
@@ -120,92 +152,129 @@ begin
   end if;
   -- point: the first of freed keys are held
   delete from headgate.wake w where w.consumer = c.id and w.lane = p_lane and w.key = any(freed);
-  update headgate.parked p set visible_at = p_now where p.ctid = any(held) and p.reason = 'blocked' and p.visible_at > p_now;
+  update headgate.parked p set visible_at = p_now
+   where p.ctid = any(held) and p.reason = 'blocked' and p.visible_at > p_now;
 end $$;
 
--- hold_parked(places) -> where the parked messages lie that nobody else holds: now they are held until the end of the transaction.
--- retry_now, discard and late acks change parked messages without a cursor, and may be part of a long transaction: claims pass over
--- these. Locks parked (SKIP LOCKED).
+-- hold_parked(places) -> where the parked messages lie that nobody else holds: now they are held
+-- until the end of the transaction. retry_now, discard and late acks change parked messages without
+-- a cursor, and may be part of a long transaction: claims pass over these. Locks parked (SKIP
+-- LOCKED).
 create or replace function headgate.hold_parked(p_places tid[]) returns tid[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
-  return array(select p.ctid from headgate.parked p where p.ctid = any(p_places) for update skip locked);
+  return array(select p.ctid from headgate.parked p where p.ctid = any(p_places)
+                  for update skip locked);
 end $$;
 
 -- first_parked(consumer id, lane, keys) -> where the first parked message of each key lies.
-create or replace function headgate.first_parked(p_consumer int, p_lane bigint, p_keys text[]) returns tid[]
+create or replace function headgate.first_parked(p_consumer int, p_lane bigint, p_keys text[])
+returns tid[]
 language plpgsql stable set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
   return array(
     select first.ctid from unnest(p_keys) k (key) cross join lateral (
       select p.ctid from headgate.parked p where p.consumer = p_consumer and p.lane = p_lane
-         and p.key is not null and (p.key, p.seq) >= (k.key, 0) and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit 1) first);
+         and p.key is not null and (p.key, p.seq) >= (k.key, 0)
+         and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit 1) first);
 end $$;
 
--- unpark(consumer, lane, n, now) -> seq, attempt, key of parked messages that may be delivered now; they are parked no more.
--- In an ordered consumer a key's messages leave only in order, and none while one of them is in flight or held by another transaction.
--- What it takes may have been given back after the caller's statement began: the messages are looked up in the next one.
--- The caller holds the lane's cursor. Locks parked (SKIP LOCKED), so that rows stay where they are found (ctid); writes parked.
-create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int, p_now timestamptz) returns table (seq bigint, attempt int, key text)
+-- unpark(consumer, lane, n, now) -> seq, attempt, key of parked messages that may be delivered now;
+-- they are parked no more. In an ordered consumer a key's messages leave only in order, and none
+-- while one of them is in flight or held by another transaction. What it takes may have been given
+-- back after the caller's statement began: the messages are looked up in the next one. The caller
+-- holds the lane's cursor. Locks parked (SKIP LOCKED), so that rows stay where they are found
+-- (ctid); writes parked.
+create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int,
+                                           p_now timestamptz)
+returns table (seq bigint, attempt int, key text)
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
-  flying text[] := '{}'; free text[]; gone text[]; due tid[]; due_keys text[]; behind tid[]; taken tid[]; held tid[]; firsts tid[]; stuck text[]; total int := 0;
+  flying text[] := '{}';
+  free text[];
+  gone text[];
+  due tid[];
+  due_keys text[];
+  behind tid[];
+  taken tid[];
+  held tid[];
+  firsts tid[];
+  stuck text[];
+  total int := 0;
 begin
   if c.ordered then
     flying := headgate.keys_in_flight(c.id, p_lane);
   end if;
   -- point: it is known which keys fly
   loop
-    -- what is due, but has to wait for an earlier message of its key, is put off below: then look at what else is due
+    -- what is due, but has to wait for an earlier message of its key, is put off below: then look
+    -- at what else is due
     select array_agg(x.ctid), array_agg(x.key) into due, due_keys from (
-      select p.ctid, p.key from headgate.parked p where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
+      select p.ctid, p.key from headgate.parked p
+       where p.consumer = c.id and p.lane = p_lane and p.visible_at <= p_now
        order by p.visible_at, p.seq limit n - total for update skip locked) x;
     -- point: what is due is held
     exit when due is null;
     if not c.ordered then
-      return query delete from headgate.parked p where p.ctid = any(due) returning p.seq, p.attempt + 1, p.key;
+      return query delete from headgate.parked p where p.ctid = any(due)
+        returning p.seq, p.attempt + 1, p.key;
       return;
     end if;
-    -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes first
+    -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes
+    -- first
     behind := array(select u.t from unnest(due, due_keys) u (t, k) where u.k = any(flying));
     if behind <> '{}' then
       update headgate.parked p set reason = 'blocked',
-             visible_at = p_now + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'), interval '5 seconds')
+             visible_at = p_now
+               + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'),
+                       interval '5 seconds')
        where p.ctid = any(behind);
     end if;
     free := array(select distinct k from unnest(due_keys) k where k <> all(flying));
     select array_agg(x.ctid), array_agg(x.key) into taken, gone from (
       select y.ctid, y.key from (
         select q.ctid, q.key, q.seq from unnest(free) k (key) cross join lateral (
-          select p.ctid, p.key, p.seq, bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.key, p.seq) as ok
+          select p.ctid, p.key, p.seq,
+                 bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.key,
+                     p.seq) as ok
             from headgate.parked p where p.consumer = c.id and p.lane = p_lane
-             and p.key is not null and (p.key, p.seq) >= (k.key, 0) and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit n - total) q
+             and p.key is not null and (p.key, p.seq) >= (k.key, 0)
+             and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq
+               limit n - total) q
          where q.ok
         union all
-        select p.ctid, null, p.seq from headgate.parked p where p.ctid = any(due) and p.key is null) y
+        select p.ctid, null, p.seq from headgate.parked p
+         where p.ctid = any(due) and p.key is null) y
        order by y.seq limit n - total) x;
     if taken is not null then
       held := headgate.hold_parked(taken);
-      if cardinality(held) < cardinality(taken) then  -- a key of which another transaction holds one waits as a whole
-        stuck := array(select distinct u.k from unnest(taken, gone) u (t, k) where u.t <> all(held));
-        select array_agg(u.t), array_agg(u.k) into taken, gone from unnest(taken, gone) u (t, k) where coalesce(u.k <> all(stuck), true);
-        update headgate.parked p set visible_at = p_now + interval '50 milliseconds' where p.ctid = any(due) and p.key = any(stuck);
+      -- a key of which another transaction holds one waits as a whole
+      if cardinality(held) < cardinality(taken) then
+        stuck := array(select distinct u.k from unnest(taken, gone) u (t, k)
+                        where u.t <> all(held));
+        select array_agg(u.t), array_agg(u.k) into taken, gone from unnest(taken, gone) u (t, k)
+         where coalesce(u.k <> all(stuck), true);
+        update headgate.parked p set visible_at = p_now + interval '50 milliseconds'
+         where p.ctid = any(due) and p.key = any(stuck);
         free := array(select k from unnest(free) k where k <> all(stuck));
       end if;
     end if;
     if taken is not null then
-      return query delete from headgate.parked p where p.ctid = any(taken) returning p.seq, p.attempt + 1, p.key;
+      return query delete from headgate.parked p where p.ctid = any(taken)
+        returning p.seq, p.attempt + 1, p.key;
       total := total + cardinality(taken);
     end if;
-    -- of each key, the first one left: behind a message now in flight it asks again, behind nothing (the batch was full) it
-    -- stays due; behind a waiting one the rest sleep
+    -- of each key, the first one left: behind a message now in flight it asks again, behind nothing
+    -- (the batch was full) it stays due; behind a waiting one the rest sleep
     firsts := headgate.first_parked(c.id, p_lane, free);
     update headgate.parked p set visible_at = 'infinity', reason = 'blocked'
      where p.ctid = any(due) and p.key = any(free) and p.ctid <> all(firsts);
     firsts := headgate.hold_parked(firsts);
-    update headgate.parked p set visible_at = case when p.key = any(gone) then p_now + interval '50 milliseconds' else least(p.visible_at, p_now) end
+    update headgate.parked p
+       set visible_at = case when p.key = any(gone) then p_now + interval '50 milliseconds'
+                             else least(p.visible_at, p_now) end
      where p.ctid = any(firsts) and p.reason = 'blocked';
     exit when total >= n;
   end loop;

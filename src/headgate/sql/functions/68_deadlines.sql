@@ -27,8 +27,10 @@
 -- as an attempt. Waits at most half a second for another transaction that extends or settles the
 -- same. Locks the deliveries FOR NO KEY UPDATE, those that are split FOR KEY SHARE (SKIP LOCKED);
 -- writes delivery, departed; with 0 as nack.
-create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval, out extended int, out stale int)
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval,
+                                           out extended int, out stale int)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off as $$
 declare
   c headgate.consumer := headgate.find_consumer(stream, consumer);
   until timestamptz := clock_timestamp() + interval '500 milliseconds';
@@ -37,7 +39,8 @@ declare
 begin
   extended := 0; stale := 0;
   if by is null or by < interval '0' or by > interval '7 days' then
-    perform headgate.fail('HG010', format('an extension by %s is not possible', coalesce(by::text, 'null')),
+    perform headgate.fail('HG010',
+                          format('an extension by %s is not possible', coalesce(by::text, 'null')),
       'choose 0 (visible now) to 7 days');
   end if;
   perform headgate.meet_no_rewrite();
@@ -52,7 +55,9 @@ begin
     if a.seqs is null and n > 0 then n := a.given; end if;
     extended := extended + n;
     stale := stale + greatest(case when a.seqs is null then a.given
-                                   else (select count(distinct s)::int from unnest(a.seqs) s) end - n, 0);
+                                   else
+                                     (select count(distinct s)::int from unnest(a.seqs) s) end - n,
+                                     0);
   end loop;
 end $$;
 
@@ -60,20 +65,23 @@ end $$;
 -- in flight and are visible now. Locks as take_out; writes delivery, departed, parked, wake, the
 -- dead-letter stream.
 create or replace function headgate.expire_now(
-  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz) returns int
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz)
+returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   d headgate.delivery := headgate.take_out_all(c, p_lane, p_delivery, p_seqs, p_until, c.ordered);
   expired bigint[];
 begin
   if d.seqs is null or d.seqs = '{}' then return 0; end if;
-  expired := case when p_seqs is null then d.seqs else array(select unnest(d.seqs) intersect select unnest(p_seqs)) end;
+  expired := case when p_seqs is null then d.seqs
+                  else array(select unnest(d.seqs) intersect select unnest(p_seqs)) end;
   -- point: what expires now is taken out
   d.id := p_delivery;
   d.parent := null;
   d.deadline := clock_timestamp();
   perform headgate.park_failed(c, d, expired, null, 'expired', null);
-  perform headgate.hand_back(headgate.part_of(d, array(select unnest(d.seqs) except select unnest(expired))), 'blocked');
+  perform headgate.hand_back(
+    headgate.part_of(d, array(select unnest(d.seqs) except select unnest(expired))), 'blocked');
   perform headgate.mark_split(c.id, p_lane, p_delivery);
   return cardinality(expired);
 end $$;
@@ -82,8 +90,10 @@ end $$;
 -- messages of it that are parked. (Where another transaction extends it at this moment it stays
 -- without the mark, and they may come again after such an ack.) Locks the delivery FOR NO KEY
 -- UPDATE (SKIP LOCKED); writes delivery.
-create or replace function headgate.mark_split(p_consumer int, p_lane bigint, p_delivery bigint) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
+create or replace function headgate.mark_split(p_consumer int, p_lane bigint, p_delivery bigint)
+returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
+  set lock_timeout = '100ms' as $$
 begin
   perform from headgate.delivery x
     where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery and x.is_split is null
@@ -100,7 +110,8 @@ end $$;
 -- delivery have a deadline that is no nearer than that now. Locks the deliveries FOR NO KEY UPDATE
 -- (SKIP LOCKED); writes delivery.
 create or replace function headgate.extend_whole(
-  c headgate.consumer, p_lane bigint, p_delivery bigint, p_by interval, p_until timestamptz) returns int
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_by interval, p_until timestamptz)
+returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   d headgate.delivery := headgate.hold_to_extend(c.id, p_lane, p_delivery, p_until);
@@ -122,7 +133,9 @@ begin
      where x.consumer = c.id and x.lane = p_lane and x.id = any(own);
     n := n + cardinality(own);
   end if;
-  if n = 0 and d.id is null then perform headgate.expect_no_more(c.id, p_lane, p_delivery, null); end if;
+  if n = 0 and d.id is null then
+    perform headgate.expect_no_more(c.id, p_lane, p_delivery, null);
+  end if;
   return n;
 end $$;
 
@@ -130,8 +143,10 @@ end $$;
 -- flight and have their deadline then. All that is left of a batch keeps its row; otherwise each
 -- gets a row of its own. Locks as extend; writes delivery, departed.
 create or replace function headgate.extend_messages(
-  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_by interval, p_until timestamptz) returns int
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_by interval,
+  p_until timestamptz) returns int
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
+  set lock_timeout = '100ms' as $$
 declare
   d headgate.delivery;
   flying bigint[];
@@ -141,12 +156,14 @@ declare
   until timestamptz;
   has_all boolean;
 begin
-  perform from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery and x.is_split;
+  perform from headgate.delivery x
+   where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery and x.is_split;
   has_all := not found;
   if has_all then
     d := headgate.hold_to_extend(c.id, p_lane, p_delivery, p_until);
   else
-    d := headgate.hold_part(c.id, p_lane, p_delivery);  -- others may extend other messages of it at the same time
+    -- others may extend other messages of it at the same time
+    d := headgate.hold_part(c.id, p_lane, p_delivery);
   end if;
   -- point: a batch to extend messages of is held
   if d.id is not null then
@@ -155,17 +172,21 @@ begin
     until := clock_timestamp() + p_by;
     if mine <> '{}' and has_all and cardinality(mine) = cardinality(flying) then
       update headgate.delivery x set
-             is_watched = case when until < x.deadline then true else x.is_watched end, deadline = until
+             is_watched = case when until < x.deadline then true else x.is_watched end,
+             deadline = until
        where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery;
     elsif mine <> '{}' then
       mine := headgate.insert_departed_patiently(d, mine);
       -- point: messages have left for deadlines of their own
-      insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at, worker, parent, is_watched)
-        select c.id, p_lane, array[u.s], array[coalesce(u.a, 1)], case when d.keys is not null then array[u.k] end,
+      insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at,
+                                     worker, parent, is_watched)
+        select c.id, p_lane, array[u.s], array[coalesce(u.a, 1)],
+               case when d.keys is not null then array[u.k] end,
                until, d.delivered_at, d.worker, p_delivery, true
           from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) where u.s = any(mine) order by u.s;
       if d.is_split is null and mine <> '{}' then
-        update headgate.delivery x set is_split = true where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery;
+        update headgate.delivery x set is_split = true
+         where x.consumer = c.id and x.lane = p_lane and x.id = p_delivery;
       end if;
       perform headgate.remove_if_empty(d);
     end if;
@@ -177,26 +198,32 @@ begin
     update headgate.delivery x set deadline = clock_timestamp() + p_by
      where x.consumer = c.id and x.lane = p_lane and x.id = any(own);
   end if;
-  if cardinality(own) < cardinality(missing) then perform headgate.expect_no_more(c.id, p_lane, p_delivery, missing); end if;
+  if cardinality(own) < cardinality(missing) then
+    perform headgate.expect_no_more(c.id, p_lane, p_delivery, missing);
+  end if;
   return cardinality(mine) + cardinality(own);
 end $$;
 
 -- hold_to_extend(consumer id, lane, delivery, until) -> the delivery, held FOR NO KEY UPDATE (SKIP
 -- LOCKED, until then); null when it is gone, or another's.
-create or replace function headgate.hold_to_extend(p_consumer int, p_lane bigint, p_delivery bigint, p_until timestamptz)
+create or replace function headgate.hold_to_extend(p_consumer int, p_lane bigint, p_delivery bigint,
+                                                   p_until timestamptz)
 returns headgate.delivery
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
+  set lock_timeout = '100ms' as $$
 declare d headgate.delivery;
 begin
   loop
     begin
       select * into d from headgate.delivery x
-       where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery for no key update skip locked;
+       where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery
+         for no key update skip locked;
     exception when lock_not_available then  -- (as hold_part says)
       d := null;
     end;
     exit when d.id is not null or clock_timestamp() > p_until
-      or not exists (select from headgate.delivery x where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery);
+      or not exists (select from headgate.delivery x
+                      where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery);
     perform pg_sleep(0.002);
   end loop;
   return d;
@@ -207,7 +234,8 @@ end $$;
 -- others hold until then. Locks them FOR UPDATE to settle them, otherwise FOR NO KEY UPDATE (SKIP
 -- LOCKED, which waits after all when a newer version of a row has to be locked, too).
 create or replace function headgate.hold_own(
-  p_consumer int, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_to_settle boolean, p_until timestamptz) returns bigint[]
+  p_consumer int, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_to_settle boolean,
+  p_until timestamptz) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '100ms' as $$
 declare
@@ -242,7 +270,8 @@ end $$;
 -- take_own(consumer, lane, delivery, seqs, until) -> as take_out, of those of the messages that
 -- have deadlines of their own. Locks them FOR UPDATE (SKIP LOCKED, until then); writes delivery.
 create or replace function headgate.take_own(
-  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz) returns headgate.delivery
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz)
+returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   held bigint[] := headgate.hold_own(c.id, p_lane, p_delivery, p_seqs, true, p_until);
@@ -254,9 +283,12 @@ begin
   end if;
   if held = '{}' then return null; end if;
   with gone as (
-    delete from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = any(held) returning x.*)
-  select c.id, p_lane, p_delivery, array_agg(g.seqs[1] order by g.seqs[1]), array_agg(g.attempts[1] order by g.seqs[1]),
-         case when c.ordered then array_agg(g.keys[1] order by g.seqs[1]) end, min(g.deadline), min(g.delivered_at), min(g.worker)
+    delete from headgate.delivery x where x.consumer = c.id and x.lane = p_lane and x.id = any(held)
+ returning x.*)
+  select c.id, p_lane, p_delivery, array_agg(g.seqs[1] order by g.seqs[1]),
+         array_agg(g.attempts[1] order by g.seqs[1]),
+         case when c.ordered then array_agg(g.keys[1] order by g.seqs[1]) end, min(g.deadline),
+         min(g.delivered_at), min(g.worker)
     into d.consumer, d.lane, d.id, d.seqs, d.attempts, d.keys, d.deadline, d.delivered_at, d.worker
     from gone g;
   return d;
@@ -266,11 +298,13 @@ end $$;
 -- those of the other messages that were asked for (null: all) that have deadlines of their own:
 -- they leave now, too. Locks and writes as take_own.
 create or replace function headgate.with_own(
-  c headgate.consumer, d headgate.delivery, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz)
+  c headgate.consumer, d headgate.delivery, p_lane bigint, p_delivery bigint, p_seqs bigint[],
+  p_until timestamptz)
 returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  missing bigint[] := case when p_seqs is not null then array(select unnest(p_seqs) except select unnest(d.seqs)) end;
+  missing bigint[] := case
+    when p_seqs is not null then array(select unnest(p_seqs) except select unnest(d.seqs)) end;
 begin
   if missing = '{}' then return d; end if;
   return headgate.joined(d, headgate.take_own(c, p_lane, p_delivery, missing, p_until));
@@ -278,7 +312,8 @@ end $$;
 
 -- joined(a, b) -> two parts of one delivery as one, in the order of seqs; null when there is
 -- neither.
-create or replace function headgate.joined(a headgate.delivery, b headgate.delivery) returns headgate.delivery
+create or replace function headgate.joined(a headgate.delivery, b headgate.delivery)
+returns headgate.delivery
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if b.id is null then return a; end if;
@@ -295,13 +330,15 @@ end $$;
 -- take_out_all(consumer, lane, delivery, seqs, until, later) -> as take_out, wherever the messages
 -- are: in the batch, or with deadlines of their own. Locks and writes as take_out and take_own.
 create or replace function headgate.take_out_all(
-  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz, p_later boolean default false)
+  c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz,
+  p_later boolean default false)
 returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   batch headgate.delivery := headgate.take_out(c, p_lane, p_delivery, p_seqs, p_until, p_later);
   d headgate.delivery := headgate.with_own(c, batch, p_lane, p_delivery, p_seqs, p_until);
-  is_split boolean := coalesce(batch.is_split, batch.id is null or cardinality(d.seqs) > cardinality(batch.seqs));
+  is_split boolean := coalesce(batch.is_split, batch.id is null
+                               or cardinality(d.seqs) > cardinality(batch.seqs));
   later bigint[];
   back headgate.delivery;
 begin
@@ -323,7 +360,8 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqsc
 begin
   return array(
     with firsts as materialized (
-      select u.k, min(u.s) as seq from unnest(p_seqs, p_keys) u (s, k) where u.k is not null group by u.k)
+      select u.k, min(u.s) as seq from unnest(p_seqs, p_keys) u (s, k) where u.k is not null
+       group by u.k)
     select f.seq from headgate.in_flight f join firsts x on x.k = f.key and f.seq > x.seq
      where f.consumer = p_consumer and f.lane = p_lane and f.delivery = p_delivery
     union
@@ -334,7 +372,8 @@ end $$;
 -- hand_back_later(consumer, delivery): after a part of a batch has expired, hands back what is in
 -- flight of the same batch behind it in its key, as nack does. What others are settling or
 -- extending at this moment stays with them. Locks as take_out; writes delivery, departed, parked.
-create or replace function headgate.hand_back_later(c headgate.consumer, d headgate.delivery) returns void
+create or replace function headgate.hand_back_later(c headgate.consumer, d headgate.delivery)
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   batch bigint := coalesce(d.parent, d.id);
@@ -353,7 +392,8 @@ end $$;
 -- of the delivery and that nobody has got since: they are done. In ordered consumers leaves a note
 -- for their keys. Locks parked (SKIP LOCKED: claims pass over what an open transaction has acked
 -- like this); writes parked, wake.
-create or replace function headgate.settle_late(c headgate.consumer, p_delivery bigint, p_seqs bigint[]) returns bigint[]
+create or replace function headgate.settle_late(c headgate.consumer, p_delivery bigint,
+                                                p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -363,15 +403,19 @@ declare
 begin
   places := array(
     select p.ctid from headgate.parked p
-     where p.consumer = c.id and p.delivery = p_delivery and (p_seqs is null or p.seq = any(p_seqs)) for update skip locked);
+     where p.consumer = c.id and p.delivery = p_delivery and (p_seqs is null or p.seq = any(p_seqs))
+       for update skip locked);
   if places = '{}' then return '{}'; end if;
   -- point: messages that are acked late are held
   for r in
-    with gone as (delete from headgate.parked p where p.ctid = any(places) returning p.lane, p.seq, p.key)
-    select g.lane, array_agg(g.seq) as seqs, array_agg(g.key) as keys from gone g group by g.lane order by g.lane
+    with gone as (delete from headgate.parked p where p.ctid = any(places)
+                  returning p.lane, p.seq, p.key)
+    select g.lane, array_agg(g.seq) as seqs, array_agg(g.key) as keys from gone g group by g.lane
+     order by g.lane
   loop
     found_seqs := found_seqs || r.seqs;
-    -- (whether or not one that waits behind them is seen: a claim that still sees them may just be parking it)
+    -- (whether or not one that waits behind them is seen: a claim that still sees them may just be
+    -- parking it)
     if c.ordered then
       insert into headgate.wake (consumer, lane, key)
         select distinct c.id, r.lane, k from unnest(r.keys) k where k is not null;
@@ -384,20 +428,25 @@ end $$;
 -- expect_no_more(consumer id, lane, delivery, seqs): where the snapshot is fixed, raises a
 -- serialization failure when the delivery, or one of these messages of it with a deadline of its
 -- own, is there after all, out of sight: only a unique index tells. Writes nothing that stays.
-create or replace function headgate.expect_no_more(p_consumer int, p_lane bigint, p_delivery bigint, p_seqs bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '100ms' as $$
+create or replace function headgate.expect_no_more(p_consumer int, p_lane bigint, p_delivery bigint,
+                                                   p_seqs bigint[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
+  set lock_timeout = '100ms' as $$
 declare made bigint[];
 begin
   if not headgate.has_fixed_snapshot() then return; end if;
-  if not exists (select from headgate.delivery x where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery) then
+  if not exists (select from headgate.delivery x
+                  where x.consumer = p_consumer and x.lane = p_lane and x.id = p_delivery) then
     perform headgate.expect_no_delivery(p_consumer, p_lane, p_delivery);
   end if;
   begin
     with made_here as (
       insert into headgate.delivery (consumer, lane, seqs, deadline, parent)
-        select p_consumer, p_lane, array[s], 'infinity', p_delivery from unnest(p_seqs) s on conflict do nothing returning id)
+        select p_consumer, p_lane, array[s], 'infinity', p_delivery from unnest(p_seqs) s
+        on conflict do nothing returning id)
     select coalesce(array_agg(id), '{}') into made from made_here;
-    delete from headgate.delivery x where x.consumer = p_consumer and x.lane = p_lane and x.id = any(made);
+    delete from headgate.delivery x
+     where x.consumer = p_consumer and x.lane = p_lane and x.id = any(made);
   exception when lock_not_available or deadlock_detected then
     perform headgate.no_fixed_snapshot();
   end;

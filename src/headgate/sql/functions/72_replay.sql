@@ -31,17 +31,15 @@ end $$;
 -- replay(stream, consumer, seqs, from_seq, to_seq, from_time, to_time, filter) -> replayed,
 -- not_found, passed_over, next_seq. Hands messages to a consumer again, as if never delivered, and
 -- does not move it. What is given must all hold: these seqs; from_seq to to_seq; sent at from_time
--- or later, and before to_time; keys that pass the filter. HG010 when nothing is given.
--- Passed over is what does not pass the consumer's own filter, what it has in flight or parked
--- already, what it has not read yet (it comes anyway; one that was discarded meanwhile can be
--- replayed once its lane has been read past it, or it would overtake), and of an upsert stream what
--- is not the newest version. Not found are seqs whose messages are not in the log any more (of a range, seqs
--- in those parts of it that were removed). A dead letter of a message that is replayed is removed;
--- discarded ones come again.
--- At most 10,000 messages are replayed and 100,000 looked at: if that was not all, next_seq is the
--- from_seq to go on with.
--- Locks as hold_to_park and hold_done, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake,
--- discarded, attempt, the dead-letter stream.
+-- or later, and before to_time; keys that pass the filter. HG010 when nothing is given. Passed over
+-- is what does not pass the consumer's own filter, what it has in flight or parked already, what it
+-- has not read yet (it comes anyway; one that was discarded meanwhile can be replayed once its lane
+-- has been read past it, or it would overtake), and of an upsert stream what is not the newest
+-- version. Not found are seqs whose messages are not in the log any more (of a range, seqs in those
+-- parts of it that were removed). A dead letter of a message that is replayed is removed; discarded
+-- ones come again. At most 10,000 messages are replayed and 100,000 looked at: if that was not all,
+-- next_seq is the from_seq to go on with. Locks as hold_to_park and hold_done, and kept_<stream id>
+-- ROW EXCLUSIVE; writes parked, wake, discarded, attempt, the dead-letter stream.
 create or replace function headgate.replay(
   stream text, consumer text, seqs bigint[] default null,
   from_seq bigint default null, to_seq bigint default null,
@@ -82,7 +80,8 @@ begin
   not_found := case
     when seqs is not null then (
       select count(distinct x) from unnest(seqs) x
-       where x >= coalesce(from_seq, x) and x <= coalesce(to_seq, x) and x <= coalesce(next_seq - 1, x)) - r.there
+       where x >= coalesce(from_seq, x) and x <= coalesce(to_seq, x)
+         and x <= coalesce(next_seq - 1, x)) - r.there
     when from_seq is not null or to_seq is not null then
       headgate.removed_seqs(s.id, low, coalesce(next_seq - 1, high)) end;
   not_found := coalesce(not_found, 0);

@@ -1,6 +1,7 @@
 -- Listings of many: what every consumer or stream is asked for one by one reads its own log, which
--- takes most of a millisecond. So a listing counts where that is not too much, and shows what maintenance saw
--- in the last five minutes for the others, and says so (docs/adr/0020-listings-of-many.md):
+-- takes most of a millisecond. So a listing counts where that is not too much, and shows what
+-- maintenance saw in the last five minutes for the others, and says so
+-- (docs/adr/0020-listings-of-many.md):
 --   1. A consumer that has read everything, and has nothing in flight or parked, is known by its
 --      cursors and the last seq: nothing is read, and the answer is exact.
 --   2. The first 50 others of a statement are counted.
@@ -115,7 +116,8 @@ begin
   messages := z.messages;
   exact := false;
   if last_seq > z.last_seq then
-    messages := messages + headgate.used_seqs(s.id, last_seq) - headgate.used_seqs(s.id, z.last_seq);
+    messages := messages + headgate.used_seqs(s.id, last_seq)
+      - headgate.used_seqs(s.id, z.last_seq);
   end if;
 exception when undefined_table or internal_error then  -- it is being dropped
   if not headgate.is_gone(s.id) then raise; end if;
@@ -128,9 +130,9 @@ end $$;
 
 -- take_samples(time) -> how many samples were taken, for about so long, but 20 consumers and 10
 -- streams at least: of those whose last one is the oldest, unless it is younger than ten seconds.
--- So 3,000 consumers take 150 calls at most, and fewer where most have read everything. None, where there are
--- not more of them than a listing may count. One process at a time; rows that somebody has deleted
--- and not committed are passed over. Locks the advisory lock (0, -3) (skip) and samples
+-- So 3,000 consumers take 150 calls at most, and fewer where most have read everything. None, where
+-- there are not more of them than a listing may count. One process at a time; rows that somebody
+-- has deleted and not committed are passed over. Locks the advisory lock (0, -3) (skip) and samples
 -- (SKIP LOCKED); writes consumer_sample, stream_sample.
 create or replace function headgate.take_samples(p_time interval) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -141,7 +143,9 @@ declare
   has_consumers boolean := (select count(*) from headgate.consumer) > 50;
   has_streams boolean := (select count(*) from headgate.stream) > 50;
 begin
-  if not (has_consumers or has_streams) or not pg_try_advisory_xact_lock(0, -3) then return 0; end if;
+  if not (has_consumers or has_streams) or not pg_try_advisory_xact_lock(0, -3) then
+    return 0;
+  end if;
   if has_consumers then
     for f in
         select x as consumer, d.id as dead, headgate.last_seq(x.stream) as last_seq, k.*
@@ -217,8 +221,8 @@ begin
   return cardinality(seen);
 end $$;
 
--- forget_sample(consumer id): what was seen of the consumer says nothing any more. One that is being
--- taken at this moment is left. Locks the sample (SKIP LOCKED); writes consumer_sample.
+-- forget_sample(consumer id): what was seen of the consumer says nothing any more. One that is
+-- being taken at this moment is left. Locks the sample (SKIP LOCKED); writes consumer_sample.
 create or replace function headgate.forget_sample(p_consumer int) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from headgate.consumer_sample z where z.consumer in (

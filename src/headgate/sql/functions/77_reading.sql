@@ -1,13 +1,17 @@
--- Reading the log by spans, without a consumer: for readers that keep their own position, such as Spark.
+-- Reading the log by spans, without a consumer: for readers that keep their own position, such as
+-- Spark.
 --
--- A position is a mark: a JSON object that holds everything that is needed to read on from it, so that ticks may be thinned out
--- and the same two marks always give the same messages, for as long as they are retained:
+-- A position is a mark: a JSON object that holds everything that is needed to read on from it, so
+-- that ticks may be thinned out and the same two marks always give the same messages, for as long
+-- as they are retained:
 --   tick, snap, lo, hi   the tick that the mark stands on: what is visible in snap has been read
 --   floor                nothing at or below is still to come
 --   at                   when the tick was made
---   late                 where late transactions left messages at or below the lo of the mark before (text of an int8multirange)
+--   late                 where late transactions left messages at or below the lo of the mark
+--     before (text of an int8multirange)
 --   reborn               the mark to go on from, when the tick is a bridge from another cluster
---   pos, since           only in the middle of a span: of the span from the mark `since` to this tick, what lies at or below pos has
+--   pos, since           only in the middle of a span: of the span from the mark `since` to this
+--     tick, what lies at or below pos has
 --                        been read
 --   end_floor            with pos: the floor at the end of the span
 -- So a long span can be read in parts, and each part can be read again.
@@ -15,61 +19,91 @@
 -- tick_mark(tick) -> the mark that stands on it.
 create or replace function headgate.tick_mark(t headgate.tick) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select jsonb_strip_nulls(jsonb_build_object('tick', t.id, 'snap', t.snap::text, 'lo', t.lo, 'hi', t.hi, 'at', t.at,
+  select jsonb_strip_nulls(
+    jsonb_build_object('tick', t.id, 'snap', t.snap::text, 'lo', t.lo, 'hi', t.hi, 'at', t.at,
     'floor', least(t.lo, (select min(f) from unnest(t.late_from) f)),
-    'reborn', (select headgate.tick_mark(b) from headgate.tick b where b.stream = t.stream and b.id = t.reborn)))
+    'reborn',
+    (select headgate.tick_mark(b) from headgate.tick b
+      where b.stream = t.stream and b.id = t.reborn)))
 $$;
 
 -- nothing_read(seq) -> the mark from which everything at or above the seq is still to be read.
 create or replace function headgate.nothing_read(p_seq bigint) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select jsonb_build_object('tick', 0, 'snap', '3:3:', 'lo', p_seq - 1, 'hi', p_seq - 1, 'floor', p_seq - 1)
+  select jsonb_build_object('tick', 0, 'snap', '3:3:', 'lo', p_seq - 1, 'hi', p_seq - 1, 'floor',
+                            p_seq - 1)
 $$;
 
--- mark(stream, position) -> the mark at a position: 'beginning' (what is retained), 'latest' (or 'end'), a seq ('seq:7' or '7': the first
--- message to be read), a tick ('tick:7', or the one before it that was kept), a time, or a mark as it is. Writes tick.
-create or replace function headgate.mark(stream text, "position" text default 'latest') returns jsonb
+-- mark(stream, position) -> the mark at a position: 'beginning' (what is retained), 'latest' (or
+-- 'end'), a seq ('seq:7' or '7': the first message to be read), a tick ('tick:7', or the one before
+-- it that was kept), a time, or a mark as it is. Writes tick.
+create or replace function headgate.mark(stream text, "position" text default 'latest')
+returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream := headgate.find_stream(stream); p text := mark.position; t headgate.tick; m jsonb;
+declare
+  s headgate.stream := headgate.find_stream(stream);
+  p text := mark.position;
+  t headgate.tick;
+  m jsonb;
 begin
   if p in ('latest', 'end') then
     return headgate.tick_mark(headgate.fresh_tick(s.id));
   elsif p = 'beginning' then
     return headgate.nothing_read(coalesce(lower(headgate.log_ranges(s.id)), 1));
   elsif p ~ '^tick:[0-9]{1,18}$' then
-    select * into t from headgate.tick k where k.stream = s.id and k.base = k.id and k.id <= substr(p, 6)::bigint order by k.id desc limit 1;
+    select * into t from headgate.tick k
+     where k.stream = s.id and k.base = k.id and k.id <= substr(p, 6)::bigint order by k.id desc
+       limit 1;
     if not found then
-      perform headgate.fail('HG011', format('stream "%s" has no tick as old as %s', s.name, substr(p, 6)), 'start at beginning');
+      perform headgate.fail('HG011',
+                            format('stream "%s" has no tick as old as %s', s.name, substr(p, 6)),
+                            'start at beginning');
     end if;
     return headgate.tick_mark(t);
   elsif p ~ '^\s*\{' then
     begin
       m := p::jsonb;
-      perform (m->>'tick')::bigint, (m->>'snap')::pg_snapshot, (m->>'lo')::bigint, (m->>'hi')::bigint, (m->>'late')::int8multirange, (m->>'pos')::bigint,
+      perform (m->>'tick')::bigint, (m->>'snap')::pg_snapshot, (m->>'lo')::bigint,
+      (m->>'hi')::bigint, (m->>'late')::int8multirange, (m->>'pos')::bigint,
               (m->>'floor')::bigint, (m->'since'->>'snap')::pg_snapshot;
-      if num_nulls(m->>'tick', m->>'snap', m->>'lo', m->>'hi', m->>'floor') = 0 and (m ? 'pos') = (m ? 'since') then return m; end if;
+      if num_nulls(m->>'tick', m->>'snap', m->>'lo', m->>'hi', m->>'floor') = 0
+         and (m ? 'pos') = (m ? 'since') then
+        return m;
+      end if;
     exception when data_exception or syntax_error_or_access_rule_violation then
       null;
     end;
-    perform headgate.fail('HG011', 'this is not a mark', 'give one as headgate.mark() or headgate.next_mark() returned it');
+    perform headgate.fail('HG011', 'this is not a mark',
+                          'give one as headgate.mark() or headgate.next_mark() returned it');
   end if;
   return headgate.nothing_read(headgate.target_seq(s.id, regexp_replace(p, '^seq:', '')));
 end $$;
 
--- next_mark(stream, start, max_messages, until) -> the mark to read up to from `start`: the newest tick, made now if anything can have
--- changed, or the mark `until` when it is given; with max_messages one before it, if there are more. The same mark: there
--- is nothing to read. Writes tick.
-create or replace function headgate.next_mark(stream text, start jsonb, max_messages bigint default null, until jsonb default null) returns jsonb
+-- next_mark(stream, start, max_messages, until) -> the mark to read up to from `start`: the newest
+-- tick, made now if anything can have changed, or the mark `until` when it is given; with
+-- max_messages one before it, if there are more. The same mark: there is nothing to read. Writes
+-- tick.
+create or replace function headgate.next_mark(stream text, start jsonb,
+                                              max_messages bigint default null,
+                                              until jsonb default null) returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream := headgate.find_stream(stream); since jsonb; target jsonb; bridge headgate.tick; late int8multirange; pos bigint; first bigint;
+  s headgate.stream := headgate.find_stream(stream);
+  since jsonb;
+  target jsonb;
+  bridge headgate.tick;
+  late int8multirange;
+  pos bigint;
+  first bigint;
 begin
   if max_messages < 1 then
-    perform headgate.fail('HG010', format('%s messages at most are not possible', max_messages), 'choose at least 1');
+    perform headgate.fail('HG010', format('%s messages at most are not possible', max_messages),
+                          'choose at least 1');
   end if;
   if start ? 'pos' then  -- in the middle of a span: that one is finished first
     since := start->'since';
-    target := (start || jsonb_build_object('floor', coalesce(start->'end_floor', start->'floor'))) - 'pos' - 'since' - 'end_floor';
+    target := (start || jsonb_build_object('floor', coalesce(start->'end_floor', start->'floor')))
+      - 'pos' - 'since' - 'end_floor';
     pos := (start->>'pos')::bigint;
     late := (start->>'late')::int8multirange;
   else
@@ -77,19 +111,23 @@ begin
     if until is null then
       target := headgate.tick_mark(headgate.fresh_tick(s.id));
     else
-      target := (until || jsonb_build_object('floor', coalesce(until->'end_floor', until->'floor'))) - 'pos' - 'since' - 'end_floor';
+      target := (until || jsonb_build_object('floor', coalesce(until->'end_floor', until->'floor')))
+        - 'pos' - 'since' - 'end_floor';
     end if;
     select * into bridge from headgate.tick t
-     where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id < (target->>'tick')::bigint and t.reborn is not null order by t.id limit 1;
+     where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id < (target->>'tick')::bigint
+       and t.reborn is not null order by t.id limit 1;
     if found then target := headgate.tick_mark(bridge); end if;
     if (target->>'tick')::bigint <= (since->>'tick')::bigint then return start; end if;
     if (since->>'tick')::bigint > 0 then
       late := headgate.late_between(s.id, (since->>'tick')::bigint, (target->>'tick')::bigint)
               * int8multirange(int8range(null, (since->>'lo')::bigint, '[]'));
     end if;
-    -- the mark's tick is gone: thinned out, or rolled back with the transaction that made it, and then nobody knows of its late ones
+    -- the mark's tick is gone: thinned out, or rolled back with the transaction that made it, and
+    -- then nobody knows of its late ones
     if (since->>'floor')::bigint < (since->>'lo')::bigint
-       and not exists (select from headgate.tick t where t.stream = s.id and t.id = (since->>'tick')::bigint) then
+       and not exists (select from headgate.tick t
+                        where t.stream = s.id and t.id = (since->>'tick')::bigint) then
       late := coalesce(late, '{}') + headgate.became_visible(s.id, since, target);
     end if;
     target := target - 'late';
@@ -97,19 +135,22 @@ begin
     pos := least((since->>'lo')::bigint, lower(late) - 1);
   end if;
   if max_messages is not null and (target->>'hi')::bigint - pos > max_messages then
-    execute format('select seq from headgate.message_%s where seq > $1 order by seq limit 1', s.id) into first using pos;
+    execute format('select seq from headgate.message_%s where seq > $1 order by seq limit 1', s.id)
+      into first using pos;
     pos := first + max_messages - 1;
     if pos < (target->>'hi')::bigint then
       return target || jsonb_build_object('pos', pos, 'since', since - 'late' - 'reborn' - 'at',
-                                          'floor', least(pos, (target->>'floor')::bigint), 'end_floor', target->'floor');
+                                          'floor', least(pos, (target->>'floor')::bigint),
+                                          'end_floor', target->'floor');
     end if;
   end if;
   return target;
 end $$;
 
--- became_visible(stream id, start, end) -> the ranges of seqs between the floor and the lo of a mark in which messages lie that are visible at the
--- end and were not at the start.
-create or replace function headgate.became_visible(p_stream int, p_start jsonb, p_end jsonb) returns int8multirange
+-- became_visible(stream id, start, end) -> the ranges of seqs between the floor and the lo of a
+-- mark in which messages lie that are visible at the end and were not at the start.
+create or replace function headgate.became_visible(p_stream int, p_start jsonb, p_end jsonb)
+returns int8multirange
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare r int8multirange;
 begin
@@ -119,21 +160,32 @@ begin
        where m.seq > $1 and m.seq <= $2
          and pg_visible_in_snapshot(m.xid, $4) and not pg_visible_in_snapshot(m.xid, $3)
        group by m.seq / 1000) x $q$, p_stream)
-    into r using (p_start->>'floor')::bigint, (p_start->>'lo')::bigint, (p_start->>'snap')::pg_snapshot, (p_end->>'snap')::pg_snapshot;
+    into r
+      using (p_start->>'floor')::bigint, (p_start->>'lo')::bigint, (p_start->>'snap')::pg_snapshot,
+            (p_end->>'snap')::pg_snapshot;
   return coalesce(r, '{}');
 end $$;
 
--- mark_before(start, end, seq) -> the mark of the same span that ends before a seq: for reading up to a seq or a time.
-create or replace function headgate.mark_before(p_start jsonb, p_end jsonb, p_seq bigint) returns jsonb
+-- mark_before(start, end, seq) -> the mark of the same span that ends before a seq: for reading up
+-- to a seq or a time.
+create or replace function headgate.mark_before(p_start jsonb, p_end jsonb, p_seq bigint)
+returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_seq > (p_end->>'hi')::bigint then p_end
-              else p_end || jsonb_build_object('pos', p_seq - 1, 'since', coalesce(p_start->'since', p_start->'reborn', p_start) - 'late' - 'reborn' - 'at',
-                                               'floor', least(p_seq - 1, (p_end->>'floor')::bigint), 'end_floor', coalesce(p_end->'end_floor', p_end->'floor')) end
+              else
+                p_end
+                  || jsonb_build_object('pos', p_seq - 1, 'since',
+                                        coalesce(p_start->'since', p_start->'reborn', p_start)
+                                          - 'late' - 'reborn' - 'at',
+                                               'floor', least(p_seq - 1, (p_end->>'floor')::bigint),
+                                               'end_floor',
+                                               coalesce(p_end->'end_floor', p_end->'floor')) end
 $$;
 
--- end_mark(stream, start, position) -> the mark to read up to from `start`, for a position as in headgate.mark(): a seq or a time is the first that
--- is not read any more. Writes tick.
-create or replace function headgate.end_mark(stream text, start jsonb, "position" text default 'latest') returns jsonb
+-- end_mark(stream, start, position) -> the mark to read up to from `start`, for a position as in
+-- headgate.mark(): a seq or a time is the first that is not read any more. Writes tick.
+create or replace function headgate.end_mark(stream text, start jsonb,
+                                             "position" text default 'latest') returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream); p text := end_mark.position; upto jsonb;
 begin
@@ -143,19 +195,23 @@ begin
     return start;
   end if;
   upto := headgate.next_mark(stream, start);
-  return headgate.mark_before(start, upto, headgate.target_seq(s.id, regexp_replace(p, '^seq:', '')));
+  return headgate.mark_before(start, upto,
+                              headgate.target_seq(s.id, regexp_replace(p, '^seq:', '')));
 end $$;
 
 -- unread_since(stream, mark) -> about how many messages are still to be read from there.
 create or replace function headgate.unread_since(stream text, mark jsonb) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select greatest(headgate.used_seqs(s.id, headgate.last_seq(s.id))
-                  - headgate.used_seqs(s.id, greatest(coalesce((mark->>'pos')::bigint, (mark->>'hi')::bigint), lower(headgate.log_ranges(s.id)) - 1)), 0)
+                  - headgate.used_seqs(s.id,
+                                       greatest(
+                                         coalesce((mark->>'pos')::bigint, (mark->>'hi')::bigint),
+                                         lower(headgate.log_ranges(s.id)) - 1)), 0)
     from headgate.find_stream(stream) s
 $$;
 
--- reading_lag(stream, mark) -> about how many messages are still to be read from there, and for how many
--- seconds the first of them has been there; 0 when there are none.
+-- reading_lag(stream, mark) -> about how many messages are still to be read from there, and for how
+-- many seconds the first of them has been there; 0 when there are none.
 create or replace function headgate.reading_lag(stream text, mark jsonb)
 returns table (messages bigint, seconds float8)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
@@ -171,9 +227,9 @@ begin
   return next;
 end $$;
 
--- chosen_streams(names, filter) -> the streams of these names, all of which there have to be, and those
--- whose name passes a filter as keys have it; dead letters only by name. With the id, which tells a
--- stream from another one that got its name later.
+-- chosen_streams(names, filter) -> the streams of these names, all of which there have to be, and
+-- those whose name passes a filter as keys have it; dead letters only by name. With the id, which
+-- tells a stream from another one that got its name later.
 create or replace function headgate.chosen_streams(
   names text[] default null, filter text[] default null)
 returns table (stream text, id int)
@@ -185,16 +241,17 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   order by 1
 $$;
 
--- removed_between(stream, start, end) -> the seqs between two marks whose segments are gone, null when
--- there are none: what retention removed before it was read. (What lies above the last message that
--- was removed was never used: its segment was closed early.) To be asked after reading. Where the
--- snapshot is fixed, and a segment went after it was taken, it raises a serialization failure.
+-- removed_between(stream, start, end) -> the seqs between two marks whose segments are gone, null
+-- when there are none: what retention removed before it was read. (What lies above the last message
+-- that was removed was never used: its segment was closed early.) To be asked after reading. Where
+-- the snapshot is fixed, and a segment went after it was taken, it raises a serialization failure.
 create or replace function headgate.removed_between(stream text, start jsonb, "end" jsonb)
 returns int8multirange
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   -- (what cannot be a range is not made one, not even where a plan works it out ahead)
   select case when headgate.sees_removals(s.id, y.seqs) then
-           nullif(y.seqs - headgate.log_ranges(s.id) - int8multirange(int8range(s.removed_to + 1, null)), '{}')
+           nullif(y.seqs - headgate.log_ranges(s.id)
+                  - int8multirange(int8range(s.removed_to + 1, null)), '{}')
          end
     from headgate.find_stream(stream) s,
          lateral (
@@ -205,31 +262,44 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
            select int8multirange(int8range(
                     least(greatest(x.pos, (x.since->>'lo')::bigint), x.upto) + 1, x.upto + 1))
                   + coalesce((removed_between."end"->>'late')::int8multirange
-                             * int8multirange(int8range(least(x.pos, x.upto) + 1, x.upto + 1)), '{}') as seqs) y
+                             * int8multirange(int8range(least(x.pos, x.upto) + 1, x.upto + 1)),
+                             '{}') as seqs) y
 $$;
 
--- has_channels(stream) -> whether its messages have channels: else that column is null in all of them.
+-- has_channels(stream) -> whether its messages have channels: else that column is null in all of
+-- them.
 create or replace function headgate.has_channels(stream text) returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select s.lane_by = 'channel' from headgate.find_stream(stream) s
 $$;
 
--- read_plan(stream, start, end, filter, columns, tasks, lanes_per_task, rows_per_task) -> for each of
--- the tasks that read the messages between two marks at once, the lanes that are its own and its query
--- on the view headgate.read_<stream id>. A task gives the messages of a lane in seq order, and each key
--- has all of its messages in one task, except those without a key. With rows_per_task lanes in which
--- more is to be read are shared out by ranges of seqs as well: those of a key then lie in several
--- tasks, in their order.
+-- read_plan(stream, start, end, filter, columns, tasks, lanes_per_task, rows_per_task) -> for each
+-- of the tasks that read the messages between two marks at once, the lanes that are its own and its
+-- query on the view headgate.read_<stream id>. A task gives the messages of a lane in seq order,
+-- and each key has all of its messages in one task, except those without a key. With rows_per_task
+-- lanes in which more is to be read are shared out by ranges of seqs as well: those of a key then
+-- lie in several tasks, in their order.
 create or replace function headgate.read_plan(
   stream text, start jsonb, "end" jsonb, filter text[] default null, columns text[] default null,
   tasks int default null, lanes_per_task int default null, rows_per_task bigint default null)
 returns table (task int, lanes int8range, query text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream := headgate.find_stream(stream); since jsonb := coalesce(start->'since', start->'reborn', start);
-  pos bigint := coalesce((start->>'pos')::bigint, 0); upto bigint := coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint);
-  late int8multirange := ("end"->>'late')::int8multirange; pattern text := headgate.filter_pattern(filter);
-  lo bigint := greatest(pos, (since->>'lo')::bigint); first bigint; ending bigint; n int; selected text; ranges int8range[]; rest text; unknown text; few constant int := 4;
+  s headgate.stream := headgate.find_stream(stream);
+  since jsonb := coalesce(start->'since', start->'reborn', start);
+  pos bigint := coalesce((start->>'pos')::bigint, 0);
+  upto bigint := coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint);
+  late int8multirange := ("end"->>'late')::int8multirange;
+  pattern text := headgate.filter_pattern(filter);
+  lo bigint := greatest(pos, (since->>'lo')::bigint);
+  first bigint;
+  ending bigint;
+  n int;
+  selected text;
+  ranges int8range[];
+  rest text;
+  unknown text;
+  few constant int := 4;
   parts int := 1;  -- ranges of seqs into which the tasks of each range of lanes are cut
   most_parts constant int := 1024;
   part_ranges int8range[];
@@ -239,27 +309,44 @@ begin
       'choose at least 1');
   end if;
   if start ? 'pos' and (start->>'tick') <> ("end"->>'tick') then
-    perform headgate.fail('HG011', 'these two marks do not make a span', 'the mark to read up to comes from headgate.next_mark(stream, start)');
+    perform headgate.fail('HG011', 'these two marks do not make a span',
+                          'the mark to read up to comes from headgate.next_mark(stream, start)');
   end if;
-  select c into unknown from unnest(columns) c where c <> all(array['seq', 'key', 'data', 'headers', 'channel', 'lane', 'created_at', 'tick']) limit 1;
+  select c into unknown from unnest(columns) c
+   where c <> all(array['seq', 'key', 'data', 'headers', 'channel', 'lane', 'created_at', 'tick'])
+     limit 1;
   if found then
-    perform headgate.fail('HG010', format('a message has no column "%s"', unknown), 'choose of seq, key, data, headers, channel, lane, created_at and tick');
+    perform headgate.fail('HG010', format('a message has no column "%s"', unknown),
+                          'choose of seq, key, data, headers, channel, lane, created_at and tick');
   end if;
-  select string_agg(case c when 'headers' then 'm.headers::text as headers' when 'lane' then 'm.lane::bigint as lane'
-                           when 'tick' then format('%s::bigint as tick', "end"->>'tick') else format('m.%I', c) end, ', ' order by ord)
-    into selected from unnest(coalesce(columns, array['seq', 'key', 'data', 'headers', 'channel', 'lane', 'created_at', 'tick'])) with ordinality u (c, ord);
+  select string_agg(case c when 'headers' then 'm.headers::text as headers'
+                         when 'lane' then 'm.lane::bigint as lane'
+                           when 'tick' then format('%s::bigint as tick', "end"->>'tick') else
+                             format('m.%I', c) end, ', ' order by ord)
+    into selected
+      from unnest(
+        coalesce(columns,
+                 array['seq', 'key', 'data', 'headers', 'channel', 'lane', 'created_at', 'tick']))
+                   with ordinality u (c, ord);
   rest := format('pg_visible_in_snapshot(m.xid, %L)', "end"->>'snap')
-       || case when since->>'snap' <> '3:3:' then format(' and not pg_visible_in_snapshot(m.xid, %L)', since->>'snap') else '' end  -- nothing is visible in that one
+       -- nothing is visible in that one
+       || case
+         when since->>'snap' <> '3:3:' then
+           format(' and not pg_visible_in_snapshot(m.xid, %L)', since->>'snap') else '' end
        || case when pattern is not null then format(' and m.key ~ %L', pattern) else '' end;
   -- what late transactions left below lies in ranges of its own, which come first
-  select array_agg(int8range(greatest(pos, lower(r) - 1), least(upper(r) - 1, (since->>'lo')::bigint, upto), '(]') order by lower(r)) into ranges
+  select array_agg(
+    int8range(greatest(pos, lower(r) - 1), least(upper(r) - 1, (since->>'lo')::bigint, upto), '(]')
+      order by lower(r)) into ranges
     from unnest(late) r where upper(r) - 1 > pos and lower(r) <= upto;
-  -- which lanes there are: all of one layout, or, while layouts overlap, everything in one task, because a key is in both
+  -- which lanes there are: all of one layout, or, while layouts overlap, everything in one task,
+  -- because a key is in both
   if s.lane_by = 'hash' then
     select min(y.base), max(y.base + y.lanes), count(*) into first, ending, n from headgate.layout y
      where y.stream = s.id and (y.end_seq is null or y.end_seq > least(lo, lower(late) - 1) + 1);
     if n > 1 then lanes_per_task := ending - first; end if;
-    n := least(coalesce(ceil((ending - first)::numeric / lanes_per_task), tasks, 1), ending - first);
+    n := least(coalesce(ceil((ending - first)::numeric / lanes_per_task), tasks, 1),
+               ending - first);
   else
     first := 288230376151711744;
     ending := 576460752303423488;
@@ -270,8 +357,10 @@ begin
     parts := least(ceil((upto - lo)::numeric / rows_per_task / n), most_parts);
   end if;
   for i in 0 .. n - 1 loop
-    lanes := int8range(first + ((ending - first)::numeric * i / n)::bigint, first + ((ending - first)::numeric * (i + 1) / n)::bigint);
-    if s.lane_by <> 'hash' and i = 0 then lanes := int8range(null, upper(lanes)); end if;  -- with those of messages without a name, which lie below
+    lanes := int8range(first + ((ending - first)::numeric * i / n)::bigint,
+                       first + ((ending - first)::numeric * (i + 1) / n)::bigint);
+    -- with those of messages without a name, which lie below
+    if s.lane_by <> 'hash' and i = 0 then lanes := int8range(null, upper(lanes)); end if;
     for part in 0 .. parts - 1 loop
       task := i * parts + part;
       part_ranges := case when part = 0 then ranges end;
@@ -280,15 +369,24 @@ begin
           lo + ((upto - lo)::numeric * part / parts)::bigint,
           lo + ((upto - lo)::numeric * (part + 1) / parts)::bigint, '(]');
       end if;
-      -- Few tasks read the log in its own order and pass over each other's messages, which is twice as fast as going through the
-      -- lanes one by one; many would pass over too much.
-      select string_agg(format('(select %s from headgate.read_%s m where %sm.seq >= %s and m.seq < %s and %s order by m.seq)',
-                               selected, s.id, c.condition, lower(r.seqs), upper(r.seqs), rest), ' union all ' order by c.ord, r.ord) into query
+      -- Few tasks read the log in its own order and pass over each other's messages, which is twice
+      -- as fast as going through the lanes one by one; many would pass over too much.
+      select string_agg(
+        format(
+          '(select %s from headgate.read_%s m where %sm.seq >= %s and m.seq < %s and %s order by m.seq)',
+                               selected, s.id, c.condition, lower(r.seqs), upper(r.seqs), rest),
+                                      ' union all ' order by c.ord, r.ord) into query
         from unnest(part_ranges) with ordinality r (seqs, ord), (
-          select format('m.lane = %s and ', l), l from generate_series(lower(lanes), upper(lanes) - 1) l where s.lane_by = 'hash' and n > few
+          select format('m.lane = %s and ', l), l
+            from generate_series(lower(lanes), upper(lanes) - 1) l
+              where s.lane_by = 'hash' and n > few
           union all
-          select case when not lower_inf(lanes) then format('m.lane >= %s and ', lower(lanes)) else '' end || format('m.lane < %s and ', upper(lanes)), 0 where s.lane_by <> 'hash' or n <= few) c (condition, ord);
-      query := coalesce(query, format('select %s from headgate.read_%s m where false', selected, s.id));
+          select case when not lower_inf(lanes) then format('m.lane >= %s and ', lower(lanes))
+                      else
+                        '' end || format('m.lane < %s and ', upper(lanes)), 0
+                          where s.lane_by <> 'hash' or n <= few) c (condition, ord);
+      query := coalesce(query,
+                        format('select %s from headgate.read_%s m where false', selected, s.id));
       return next;
     end loop;
   end loop;

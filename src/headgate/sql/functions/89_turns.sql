@@ -1,8 +1,8 @@
 -- Turns: with thousands of streams a step of maintenance looks at some of them, and the next step,
--- in whatever process, at the next ones. A turn is a number of a sequence: it is drawn once, so that
--- processes share the streams among themselves without a lock, and after as many turns as there are
--- streams each has had one. What a call was cut off from, or passed over because it was locked, has
--- its next turn a round later.
+-- in whatever process, at the next ones. A turn is a number of a sequence: it is drawn once, so
+-- that processes share the streams among themselves without a lock, and after as many turns as
+-- there are streams each has had one. What a call was cut off from, or passed over because it was
+-- locked, has its next turn a round later.
 
 -- next_turns(what, ids, n) -> whose turn it is: the next n of these ids (each once, when there are
 -- fewer), after those of the call before. `what` is stream, consumer or storage. Writes a sequence,

@@ -2,7 +2,8 @@
 -- ever, URLs that refuse what is pushed; and ids that run out. As in 95_doctor.sql nothing writes,
 -- scans a backlog, or waits.
 
--- examine_consumers(patience): consumers that stopped, are paused or fall behind while messages wait.
+-- examine_consumers(patience): consumers that stopped, are paused or fall behind while messages
+-- wait.
 create or replace function headgate.examine_consumers(p_patience interval)
 returns table (severity text, subject text, finding text, advice text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -60,15 +61,16 @@ begin
         format('Consumer "%s" of stream "%s" has stopped: it received nothing since %s, '
                'and %s, since %s.',
                r.name, r.stream, date_trunc('second', r.turn), waits, date_trunc('second', since)),
-        format('Start its workers, or see in their logs why they do not receive. If it is not needed '
+        format(
+          'Start its workers, or see in their logs why they do not receive. If it is not needed '
                'any more: select headgate.drop_consumer(%L, %L);', r.stream, r.name);
     end if;
   end loop;
 end $$;
 
--- first_unread_at(stream id, consumer id, to_hi, last seq, unread) -> when the first message that the
--- consumer has still to come to was sent, as far as its cursors tell; null when there is none. A
--- hundred lanes in the middle of their span (unread) are enough to find one with messages.
+-- first_unread_at(stream id, consumer id, to_hi, last seq, unread) -> when the first message that
+-- the consumer has still to come to was sent, as far as its cursors tell; null when there is none.
+-- A hundred lanes in the middle of their span (unread) are enough to find one with messages.
 create or replace function headgate.first_unread_at(
   p_stream int, p_consumer int, p_to_hi bigint, p_last bigint, p_unread boolean) returns timestamptz
 language plpgsql stable set search_path = pg_catalog, pg_temp
@@ -89,8 +91,8 @@ begin
   return coalesce(since, headgate.first_sent_after(p_stream, p_to_hi));
 end $$;
 
--- waiting_count(consumer, to_hi, last seq) -> unread_count; but of more than a thousand hashed lanes,
--- which it would go through one by one, as many as were sent since the consumer last looked.
+-- waiting_count(consumer, to_hi, last seq) -> unread_count; but of more than a thousand hashed
+-- lanes, which it would go through one by one, as many as were sent since the consumer last looked.
 create or replace function headgate.waiting_count(
   c headgate.consumer, p_to_hi bigint, p_last bigint, out count bigint, out exact boolean)
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -108,9 +110,9 @@ begin
   end if;
 end $$;
 
--- falls_behind(stream id, stream, consumer, unread, since, rate, last seq, before) -> the finding, when
--- what waits for a consumer that works is older than `before`, and would take it longer than it took
--- to gather.
+-- falls_behind(stream id, stream, consumer, unread, since, rate, last seq, before) -> the finding,
+-- when what waits for a consumer that works is older than `before`, and would take it longer than
+-- it took to gather.
 create or replace function headgate.falls_behind(
   p_stream int, p_name text, p_consumer text, p_unread bigint, p_since timestamptz, p_rate float8,
   p_last bigint, p_before timestamptz)
@@ -124,7 +126,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
                      else 'is behind and does not catch up soon' end,
                 p_unread, date_trunc('second', p_since), round(p_rate::numeric, 1),
                 round(x.sent::numeric, 1)),
-         format('Give it more workers, larger batches or a faster handler. When what waits is not needed, '
+         format(
+           'Give it more workers, larger batches or a faster handler. When what waits is not needed, '
                 'go to the end: select headgate.seek(%L, %L, ''end'');',
                 p_name, p_consumer)
     from (select headgate.stream_rate(p_stream, p_last) as sent) x
@@ -132,8 +135,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
      and p_unread / greatest(p_rate, 0.001) > extract(epoch from clock_timestamp() - p_since)
 $$;
 
--- most_failed(consumer id) -> the message that failed most often, of those that are not done: its seq,
--- key, lane, and how often. Of parked ones 10,000 are looked at.
+-- most_failed(consumer id) -> the message that failed most often, of those that are not done: its
+-- seq, key, lane, and how often. Of parked ones 10,000 are looked at.
 create or replace function headgate.most_failed(
   p_consumer int, out seq bigint, out key text, out lane bigint, out failures int)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -195,8 +198,12 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
                 'attempt, one of them failed %s times; the last answer was: %s',
                 p.url, f.messages, c.name, s.name, f.failures, coalesce(x.error, 'none')),
          case when x.error like 'refused:%'
-              then format('Let the servers push there: start them with `headgate up --push-allow %s`. ',
-                          (regexp_match(p.url, '^[a-z]+://(?:[^/@]*@)?([A-Za-z0-9._-]+|\[[0-9a-f:]+\])'))[1])
+              then
+                format(
+                  'Let the servers push there: start them with `headgate up --push-allow %s`. ',
+                          (
+                            regexp_match(p.url,
+                                         '^[a-z]+://(?:[^/@]*@)?([A-Za-z0-9._-]+|\[[0-9a-f:]+\])'))[1])
               else format('See that the endpoint answers with 2xx within %s s. ',
                           extract(epoch from p.timeout)::float8) end
          || format('Then try again at once: select headgate.retry_now(%L, %L, "all" => true);',
@@ -213,8 +220,9 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- examine_wraparound(patience): databases of this server, all of them, whose transaction ids or
--- multixact ids were not frozen for twice as long as autovacuum should let them: it does not keep up,
--- or somebody holds it back. The limit of 2 billion is the server's, whichever database comes near it.
+-- multixact ids were not frozen for twice as long as autovacuum should let them: it does not keep
+-- up, or somebody holds it back. The limit of 2 billion is the server's, whichever database comes
+-- near it.
 create or replace function headgate.examine_wraparound(p_patience interval)
 returns table (severity text, subject text, finding text, advice text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -243,15 +251,19 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
              format('prepared transaction "%s" of database "%s"', p.gid, p.database),
              case when p.database = current_database()
                   then format('End it: rollback prepared %L;', p.gid)
-                  when p.database || p.gid ~ '^[A-Za-z0-9_.-]+$'  -- nothing that a shell reads otherwise
-                  then format('End it: `psql -d %s -c "rollback prepared ''%s''"`.', p.database, p.gid)
+                  -- nothing that a shell reads otherwise
+                  when p.database || p.gid ~ '^[A-Za-z0-9_.-]+$'
+                  then
+                    format('End it: `psql -d %s -c "rollback prepared ''%s''"`.', p.database, p.gid)
                   else format('End it, in that database: rollback prepared %L.', p.gid) end
         from pg_prepared_xacts p
       union all
       select greatest(age(r.xmin), age(r.catalog_xmin)),
              format('replication slot "%s"', r.slot_name),
              case when r.active
-                  then format('End what lags behind there: select pg_terminate_backend(%s);', r.active_pid)
+                  then
+                    format('End what lags behind there: select pg_terminate_backend(%s);',
+                           r.active_pid)
                   else format('Drop it, when nobody will read it: '
                               'select pg_drop_replication_slot(%L);', r.slot_name) end
         from pg_replication_slots r
@@ -261,7 +273,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
         from pg_stat_replication r) h
      where h.age is not null order by h.age desc limit 1)
   select case when o.is_late then 'problem' else 'warning' end, 'database ' || o.datname,
-         format('The oldest %s id in database "%s" is %s %ss old, although autovacuum freezes after %s; '
+         format(
+           'The oldest %s id in database "%s" is %s %ss old, although autovacuum freezes after %s; '
                 'at about 2,000,000,000 the whole server stops writing.%s',
                 o.what, o.datname, o.age, o.what, o.enough,
                 ' It is held back by ' || h.who || ', for ' || h.age || ' transactions.'),
@@ -269,7 +282,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
          || case when o.datname = current_database() then 'vacuum (freeze);'
                  when o.datname !~ '^[A-Za-z0-9_.-]+$' then 'vacuum (freeze), in that database.'
                  when o.datallowconn then format('`vacuumdb --freeze --dbname=%s`.', o.datname)
-                 else format('let people connect to it (alter database %1$I allow_connections true;), '
+                 else
+                   format('let people connect to it (alter database %1$I allow_connections true;), '
                              'then `vacuumdb --freeze --dbname=%1$s`.', o.datname) end
     from old o left join holder h on o.what = 'transaction' and h.age > o.enough
 $$;
