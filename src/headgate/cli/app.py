@@ -22,6 +22,7 @@ MODULES = {
     "consumers": ("consumer",),
     "contexts": ("context",),
     "dead": ("dead",),
+    "demonstrating": ("demo",),
     "discarding": ("discard",),
     "messages": ("message", "peek"),
     "operating": ("up", "migrate", "maintain", "doctor", "bench", "torture", "completion"),
