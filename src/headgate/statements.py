@@ -155,6 +155,7 @@ SOURCE_BACKFILLS = (
     "select table_name, state, rows, estimate, error, asked_at, finished_at from headgate.source_backfills(%s)"
 )
 SEND_CHANGES = "select count(*) from unnest(headgate.send_batch(%s, %s::text[], %s::text[]))"
+PIPELINES = "select * from headgate.pipeline_status()"
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
 

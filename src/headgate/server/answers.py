@@ -344,6 +344,17 @@ class Audited(Struct):
     details: dict[str, Any] | None
 
 
+class Me(Struct):
+    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    everywhere: bool
+    auth: bool
+    version: str
+
+
 class Welcome(Struct):
     """What this server is."""
 

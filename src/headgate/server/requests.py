@@ -401,3 +401,12 @@ class AuditQuery(Body):
 
     limit: Limit = 100
     before: Seq | None = None
+
+
+class OverviewQuery(Body):
+    """Which streams and consumers: with this in their names; how many, after how many, in which order."""
+
+    search: Annotated[str, Meta(max_length=200)] | None = None
+    sort: Literal["trouble", "name", "lag", "age", "rate", "dead"] = "trouble"
+    limit: Limit = 100
+    after: Seq = 0

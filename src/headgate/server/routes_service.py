@@ -11,7 +11,7 @@ from .. import schema, statements
 from ..aio import AsyncHeadgate
 from ..errors import ConnectionFailed, Error
 from ..types import ConsumerInfo, StreamInfo
-from . import metrics, pages
+from . import assets, metrics
 from .answers import Health, Welcome
 from .call import Call
 from .errors import Problem
@@ -74,9 +74,7 @@ async def _listings(hg: AsyncHeadgate) -> tuple[list[StreamInfo], list[ConsumerI
     return await hg.insights.streams(), await hg.insights.consumers()
 
 
-@routes.route(
-    "GET", "/", scope=None, answer=Welcome, page=lambda found: pages.welcome(found.links, found.token is not None)
-)
+@routes.route("GET", "/", scope=None, answer=Welcome, page=assets.index)
 async def get_root(call: Call) -> Welcome:
     """What this is, and where the rest is: a page for browsers."""
     about = "send Authorization: Bearer TOKEN; the first one is in the file that `headgate up` names as it starts"

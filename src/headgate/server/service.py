@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from .. import statements
+from .. import statements, trouble
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from ..replication.service import SourceReaders
+from ..types import ConsumerInfo, StreamInfo
 from .auth import Tokens
 from .availability import Availability
 from .batching import Batching
@@ -24,9 +26,12 @@ from .protocol import most_connections
 from .pushing import Pushing
 from .settings import Settings
 from .siblings import Alone, Siblings
+from .snapshots import Snapshot
 from .sources import Sources
 
 log = logging.getLogger("headgate.server")
+
+Seen = tuple[datetime, list[StreamInfo], list[tuple[ConsumerInfo, trouble.Trouble]]]
 
 KEEP_ALIVE = 75.0  # seconds that a connection may be idle: longer than the longest poll
 FORGET_EVERY = 600.0  # seconds between looks for administrative calls that are too old
@@ -65,6 +70,8 @@ class Service:
         self.deadlines = Deadlines(settings.timeout)  # of requests in work
         self.heads = Deadlines(settings.head_timeout)  # of connections: for the head of a request that has begun
         self.idle = Deadlines(KEEP_ALIVE)  # and between two requests
+        self.overview = Snapshot(self._look)
+        self.findings = Snapshot(hg.insights.doctor, fresh=5.0)
         self._forgetting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -142,6 +149,13 @@ class Service:
             await self.hg.run(statements.NOTE_AUDIT, note)
         except Error as error:
             log.error("an administrative call was not noted: %s %s", status, error.message)
+
+    async def _look(self) -> Seen:
+        """Everything at a glance."""
+        streams = await self.hg.insights.streams()
+        consumers = await self.hg.insights.consumers()
+        now = datetime.now(UTC)
+        return now, streams, [(c, trouble.of(c, now)) for c in consumers]
 
     def figures(self) -> Figures:
         """What this process has counted, and how it stands."""

@@ -1,0 +1,28 @@
+// How it was in the last hour or day, as the database has it.
+
+import { get } from "./api.js";
+
+export const MINUTES = { hour: 60, day: 1440 };
+
+/** Looks at the history of something; asks again only every ten seconds. */
+export async function charts(ctx, path, minutes) {
+  const state = ctx.state;
+  const key = `${path} ${minutes}`;
+  const now = Date.now();
+  if (state.historyKey !== key || now - state.historyAt > 10_000) {
+    const rows = await get(path, { minutes });
+    Object.assign(state, { historyKey: key, historyAt: now, history: rows });
+  }
+  const rows = state.history.map((r) => ({ ...r, at: Date.parse(r.at) }));
+  return {
+    rows,
+    /** The lines of a chart: of("Sent", "sent", …). */
+    of: (...names) => ({
+      from: now - minutes * 60e3,
+      to: now,
+      hover: state.hover,
+      onhover: (at) => { state.hover = at; ctx.redraw(); },
+      lines: names.flatMap((name, i) => (i % 2 ? [] : [{ name, values: rows.map((r) => [r.at, r[names[i + 1]]]) }])),
+    }),
+  };
+}
