@@ -15,7 +15,7 @@ from servers import data, error, replica
 from source_databases import source_database
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.replication import setup
 
 Db = psycopg.Connection[Any]

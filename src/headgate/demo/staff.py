@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from ..aio import AsyncHeadgate, AsyncMessage
-from ..worker import AsyncWorker
+from ..worker.lifecycle import AsyncWorker
 from .traffic import DAY
 
 Handler = Callable[[AsyncMessage], Awaitable[None]]
