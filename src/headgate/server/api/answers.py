@@ -355,6 +355,12 @@ class Me(Struct):
     version: str
 
 
+class Session(Struct):
+    """Who a browser is logged in as, if it is."""
+
+    me: Me | None
+
+
 class Welcome(Struct):
     """What this server is."""
 

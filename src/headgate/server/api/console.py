@@ -7,7 +7,8 @@ from ..console import assets, sessions
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
-from .answers import Me, Nothing
+from ..operate.auth import refuse_pages
+from .answers import Me, Nothing, Session
 
 routes = Routes()
 
@@ -30,6 +31,22 @@ async def get_console_file(call: Call) -> assets.File:
 async def get_console_page(call: Call) -> assets.File:
     """A page of the console."""
     return await _file(call, "pages/" + call.path["file"])
+
+
+@routes.route("GET", "/session", scope=None, answer=Session, is_hidden=True)
+async def get_session(call: Call) -> Session:
+    """Who this browser is logged in as; nobody is no error."""
+    service = call.service
+    if not service.settings.auth:
+        refuse_pages(call.headers, service.settings.host)
+        return Session(_me(call))
+    try:
+        call.caller = await service.tokens.caller(sessions.authorization(call.headers))
+    except Problem as problem:
+        if problem.status != 401:
+            raise
+        return Session(None)
+    return Session(_me(call))
 
 
 @routes.route("POST", "/login", scope="any", answer=Me, is_hidden=True)

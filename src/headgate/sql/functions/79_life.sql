@@ -19,7 +19,7 @@ declare
 begin
   if message_life.seq < 1 or message_life.seq > headgate.last_seq(s.id) then return; end if;
   execute format($q$
-    select m.lane, m.xid, m.key, m.created_at, m.deliver_at
+    select m.lane::bigint as lane, m.xid, m.key, m.created_at, m.deliver_at
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
      where m.seq = $1 limit 1 $q$, s.id)
     into m using message_life.seq;

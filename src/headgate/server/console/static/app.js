@@ -68,7 +68,7 @@ function route() {
   const isSame = here && here.page === found.page && here.path === found.path;
   here = { ...found, state: isSame ? here.state : {}, data: isSame ? here.data : null, error: null, number: (here?.number || 0) + 1 };
   isMenuOpen = false;
-  document.querySelectorAll("dialog").forEach((d) => !isSame && d.close());
+  document.querySelectorAll("dialog").forEach((d) => !isSame && d.remove());
   if (!isSame) window.scrollTo(0, 0);
   draw();
   look();
@@ -193,7 +193,7 @@ const box = document.createElement("div");
 box.id = "notes";
 document.body.append(box);
 try {
-  session.me = await get("api/me", null, { quiet: true });
+  session.me = (await get("session")).me;
 } catch {
   session.me = null;
 }

@@ -94,7 +94,7 @@ export default {
           h("span", {}, h("b", {}, e.consumer ? link(toConsumer(stream, e.consumer), e.consumer) : "the message", " "), WORDS[e.event] || e.event, e.attempt ? `, attempt ${e.attempt}` : "", e.until && ` until ${f.moment(e.until)}`,
             e.worker && h("small", { class: "quiet" }, " ", e.worker), e.error && h("pre", { class: "error" }, e.error))))))),
       m && section("Where it stands, and why", table([
-        { name: "Consumer", show: (s) => link(toConsumer(stream, s.consumer), s.consumer) }, { name: "State", show: (s) => chip(s.state) }, { name: "Attempts", number: true, show: (s) => s.attempt },
+        { name: "Consumer", show: (s) => link(toConsumer(stream, s.consumer), s.consumer) }, { name: "State", show: (s) => chip(s.state) }, { name: "Attempts", number: true, show: (s) => s.attempt || "–" },
         { name: "Why is this waiting?", wide: true, show: (s) => { const r = reasons[s.consumer]; return r ? [r.to ? link(r.to, r.text) : r.text, (r.error || s.last_error) && h("pre", { class: "error" }, r.error || s.last_error)] : "It does not wait."; } },
         { name: "", show: (s) => isAdmin() && h("span", { class: "actions" }, s.state === "parked" && button("Now", () => ask({ title: "Try again now?", action: "Try again", body: () => h("p", {}, "It is handed out at once instead of at its time."), act: async () => { await post(consumerPath(stream, s.consumer, "retry"), { seqs: [seq] }); ctx.refresh(); return "It is due now."; } }), "small"),
           ["done", "discarded", "dead"].includes(s.state) && button("Replay", () => replay(ctx, stream, seq, s.consumer), "small"), ["available", "parked", "delivered"].includes(s.state) && button("Discard", () => discard(ctx, stream, seq, s.consumer), "small danger")) },
