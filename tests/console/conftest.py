@@ -57,6 +57,7 @@ def open_tab(browser: Browser, server: Replica) -> Iterator[Tab]:
     """A page where the administrator is logged in."""
     with browser.tab(server.url, server.token) as found:
         yield found
+        found.complaints.clear()  # each test has seen its own
 
 
 @pytest.fixture
