@@ -25,6 +25,7 @@ MODULES = {
     "demonstrating": ("demo",),
     "discarding": ("discard",),
     "messages": ("message", "peek"),
+    "observing": ("observe",),
     "operating": ("up", "migrate", "maintain", "doctor", "bench", "torture", "completion"),
     "pipelines": ("pipeline",),
     "receiving": ("receive",),

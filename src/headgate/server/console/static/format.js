@@ -51,7 +51,8 @@ export function moment(text) {
   if (settings.time === "UTC") return at.toISOString().slice(0, 23).replace("T", " ") + "Z";
   const two = (n) => String(n).padStart(2, "0");
   const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+  const isToday = at.toDateString() === new Date().toDateString();
+  return `${isToday ? "" : day + " "}${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
 /** JSON, spaced, with integers of any size as they are. */
@@ -74,7 +75,8 @@ export const oneLine = (value, most = 160) => {
 /** An error without what differs from one message to the next: numbers, ids, what is in quotes. */
 export function normalised(error) {
   return (error || "no error was given")
-    .replace(/"[^"]*"|'[^']*'|`[^`]*`/g, "“…”")
+    .replace(/"[^"]*"|'[^']*'|`[^`]*`/g, (quoted) => (quoted.length > 32 && quoted.includes(" ") ? quoted.slice(1, -1) : "“…”")) // a sentence in quotes is the error itself
+    .replace(/'[^']*'/g, "“…”")
     .replace(/\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b/gi, "‹id›")
     .replace(/\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b/gi, "‹id›")
     .replace(/\b([A-Za-z]+_)+\d+\b/g, "‹id›")
