@@ -175,7 +175,7 @@ def test_errors_are_complete() -> None:
         assert f"| `{state}` |" in page, state
     calls = [
         code
-        for p in (ROOT / "src" / "headgate" / "server").glob("*.py")
+        for p in (ROOT / "src" / "headgate" / "server").rglob("*.py")
         for code in re.findall(r"Problem\(\s*\d{3}, \"(\w+)\"", p.read_text(encoding="utf-8"))
     ]
     assert Problem.__name__ == "Problem"

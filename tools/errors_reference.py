@@ -68,7 +68,7 @@ OF_CLIENTS = {errors.NotOverHttp: " | ", errors.ServerBusy: "429 | `busy`, `rate
 def problems() -> dict[str, tuple[int, str]]:
     """The codes that the HTTP server has of its own: status and message, as they stand in its source."""
     found: dict[str, tuple[int, str]] = {}
-    for file in sorted(Path(str(server.__file__)).parent.glob("*.py")):
+    for file in sorted(Path(str(server.__file__)).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem":
                 status, code, message = (*node.args[:3], None, None, None)[:3]
