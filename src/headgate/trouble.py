@@ -9,6 +9,7 @@ from .types import ConsumerInfo
 
 Word = Literal["lost", "stuck", "failing", "behind", "dead", "paused", "fine"]
 WORDS: tuple[Word, ...] = ("lost", "stuck", "failing", "behind", "dead", "paused", "fine")  # the worst first
+SORTS = ("trouble", "name", "lag", "age", "rate", "dead")  # what lists of consumers are sorted by
 PATIENCE = 60.0  # seconds that the oldest message may wait
 MANY_FAILURES = 3  # of one message that is not done
 

@@ -6,7 +6,7 @@ import click
 
 import headgate
 
-from ..observe.looking import SORTS, look
+from ..trouble import SORTS
 from .app import app
 from .call import Call, command
 
@@ -21,6 +21,8 @@ def observe(call: Call, once: bool, sort: str, search: str) -> None:
     Keys: s sorts, / filters, Enter opens a consumer, p pauses or resumes it, d redrives its dead letters, q ends.
     """
     if once or call.json:
+        from ..observe.looking import look  # here: help needs no database
+
         seen = look(call.hg, sort, search)
         rows = [f"{x.trouble.word:8} {x.info.stream}/{x.info.name}  lag {x.info.lag:,}" for x in seen.lines]
         call.say(seen.as_json(), "\n".join(rows))

@@ -15,7 +15,8 @@ from textual.widgets import DataTable, Footer, Input, Sparkline, Static
 
 from ..errors import Error
 from ..sync import Headgate
-from .looking import SORTS, Line, Look, look
+from ..trouble import SORTS
+from .looking import Line, Look, look
 
 EVERY = 2.0  # seconds
 REMEMBERED = 120  # looks

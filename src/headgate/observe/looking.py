@@ -10,8 +10,6 @@ from .. import trouble
 from ..sync import Headgate
 from ..types import ConsumerInfo
 
-SORTS = ("trouble", "name", "lag", "age", "rate", "dead")
-
 
 @dataclass(frozen=True)
 class Line:
