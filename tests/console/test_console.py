@@ -11,6 +11,7 @@ from servers import Replica
 import headgate
 
 from .browser import Browser, Tab
+from .proxies import proxy
 from .shop import EVIL, HUGE, receive
 
 PAGES = {
@@ -69,6 +70,16 @@ def test_pages_fit_a_phone(browser: Browser, server: Replica) -> None:
 
 
 class TestLogin:
+    def test_below_a_path_of_a_proxy(self, browser: Browser, server: Replica) -> None:
+        with proxy(server.url, "/queues") as url, browser.tab(url, server.token) as tab:
+            tab.open("/streams", "Streams")
+            tab.page.reload()
+            expect(tab.page.get_by_role("heading", name="Streams")).to_be_visible()
+            [cookie] = tab.page.context.cookies()
+            assert cookie["path"] == "/queues"
+            tab.button("Log out").click()
+            expect(tab.page.get_by_label("Token")).to_be_visible()
+
     def test_a_token_is_asked_for_once(self, browser: Browser, server: Replica) -> None:
         with browser.tab(server.url, None) as tab:
             tab.page.get_by_label("Token").fill("hg_0123456789abcdef.nobody-knows-this-one-here")

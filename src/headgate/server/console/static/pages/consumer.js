@@ -47,7 +47,7 @@ function seek(ctx, c) {
       s.preview && (s.preview.error ? h("p", { class: "warn" }, s.preview.error.message) : h("div", { class: "preview" },
         h("p", {}, s.preview.again ? ["About ", h("b", {}, f.count(s.preview.again)), " messages that it has been given already come again."] : "Nothing comes again."),
         h("p", {}, s.preview.passed_over ? ["About ", h("b", {}, f.count(s.preview.passed_over)), " messages that it has not read are passed over."] : "Nothing unread is passed over."),
-        h("p", {}, `What is in flight (${f.count(c.in_flight)}) or parked (${f.count(c.parked)}) is forgotten; of it, what lies behind seq ${f.count(s.preview.seq)} comes again.`))),
+        h("p", {}, `What is in flight (${f.count(c.in_flight)}) or parked (${f.count(c.parked)}) is forgotten; of it, what is seq ${f.count(s.preview.seq)} or later comes again.`))),
     ],
     act: async (s) => { await post(path, { to: target(s) }); ctx.refresh(); return `${c.name} was moved.`; },
   });
