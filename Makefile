@@ -27,6 +27,7 @@ run: $(RUNNABLE) ## Start Headgate on its embedded PostgreSQL
 	$(BIN)/headgate up
 
 test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-k name" the tests)
+	@$(BIN)/python tools/install_chromium.py
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
 soak: $(INSTALLED) ## Run the long tests: minutes of stress, a million messages, many random histories

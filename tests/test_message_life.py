@@ -37,6 +37,16 @@ def life(db: Db, seq: int, consumer: str | None = C) -> list[str]:
     )
 
 
+def test_streams_of_both_kinds_in_one_session(db: Db) -> None:
+    """Lanes are numbers of different sizes, and a session keeps its plans."""
+    for n, lane_by in enumerate(("hash", "channel", "hash")):
+        name = f"s{n}"
+        call(db, "create_stream", name, lane_by=lane_by)
+        call(db, "create_consumer", name, C)
+        seq = send(db, name, "x")[0]
+        assert column(db, "select event from headgate.message_life(%s, %s)", name, seq) == ["sent", "waiting"]
+
+
 class TestAttempts:
     def test_success_leaves_none(self, db: Db, stream: None) -> None:
         send_batch(db, S, list("abc"))

@@ -100,23 +100,19 @@ class TestRoot:
             page = http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
             assert page.status_code == 200
             assert page.headers["content-type"] == "text/html; charset=utf-8"
-            for path in re.findall(r'<a href="([^"]+)"', page.text):
-                assert http.get(path).status_code in (200, 401), path
-        assert ".headgate/token" in page.text
-        assert "<script" not in page.text
+        assert "console/app.js" in page.text  # tests/console has the rest
         assert "https://" not in page.text
         token = server.token.partition(".")[2]
         assert token
         assert token not in page.text
 
-    def test_pages_load_nothing(self, server: Replica) -> None:
-        for path in ("/", "/docs"):
-            page = httpx.get(server.url + path, headers={"Accept": "text/html"})
-            policy = page.headers["content-security-policy"]
-            assert policy.startswith("default-src 'none'")
-            assert "unsafe" not in policy
-            [style] = re.findall(r"<style>(.*?)</style>", page.text, re.DOTALL)
-            assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in policy
+    def test_the_docs_load_nothing(self, server: Replica) -> None:
+        page = httpx.get(f"{server.url}/docs", headers={"Accept": "text/html"})
+        policy = page.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        [style] = re.findall(r"<style>(.*?)</style>", page.text, re.DOTALL)
+        assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in policy
 
     def test_a_program_gets_json(self, server: Replica) -> None:
         for headers in ({}, {"Accept": "application/json"}):

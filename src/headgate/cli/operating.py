@@ -123,7 +123,7 @@ def up(call: Call, host: str, port: int, no_auth: bool, no_push: bool, **more: A
         served.note(file, running.url, call.url)
         call.say(facts, f"{facts['url']}\n{running.url}")
         if running.token_file is not None and log_format == "text":
-            talk(f"a token for administrators is in {running.token_file}")
+            talk(f"open {running.url} in a browser; a token for administrators is in {running.token_file}")
 
     quiet_pool()
     log_format = more.pop("log_format")

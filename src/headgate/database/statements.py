@@ -155,6 +155,10 @@ SOURCE_BACKFILLS = (
     "select table_name, state, rows, estimate, error, asked_at, finished_at from headgate.source_backfills(%s)"
 )
 SEND_CHANGES = "select count(*) from unnest(headgate.send_batch(%s, %s::text[], %s::text[]))"
+HISTORY = "select * from headgate.history(%s, %s, %s::text::interval)"
+SEQ_AT = "select headgate.seq_at(%s, %s)"
+SEEK_PREVIEW = "select seq, again, passed_over, exact from headgate.seek_preview(%s, %s, %s)"
+PIPELINES = "select * from headgate.pipeline_status()"
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
 

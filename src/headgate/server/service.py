@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
+from .. import trouble
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..database import statements
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from ..replication.service import SourceReaders
+from ..types import ConsumerInfo, StreamInfo
 from .ending import end
 from .flow.batching import Batching
 from .flow.polling import Polling
+from .flow.snapshots import Snapshot
 from .http.deadlines import Deadlines
 from .http.limits import Gauge
 from .http.memory import Memory
@@ -28,6 +32,8 @@ from .settings import Settings
 from .siblings import Alone, Siblings
 
 log = logging.getLogger("headgate.server")
+
+Seen = tuple[datetime, list[StreamInfo], list[tuple[ConsumerInfo, trouble.Trouble]]]
 
 KEEP_ALIVE = 75.0  # seconds that a connection may be idle: longer than the longest poll
 FORGET_EVERY = 600.0  # seconds between looks for administrative calls that are too old
@@ -67,6 +73,8 @@ class Service:
         self.deadlines = Deadlines(settings.timeout)  # of requests in work
         self.heads = Deadlines(settings.head_timeout)  # of connections: for the head of a request that has begun
         self.idle = Deadlines(KEEP_ALIVE)  # and between two requests
+        self.overview = Snapshot(self._look)
+        self.findings = Snapshot(hg.insights.doctor, fresh=5.0)
         self._forgetting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -144,6 +152,13 @@ class Service:
             await self.hg.run(statements.NOTE_AUDIT, note)
         except Error as error:
             log.error("an administrative call was not noted: %s %s", status, error.message)
+
+    async def _look(self) -> Seen:
+        """Everything at a glance."""
+        streams = await self.hg.insights.streams()
+        consumers = await self.hg.insights.consumers()
+        now = datetime.now(UTC)
+        return now, streams, [(c, trouble.of(c, now)) for c in consumers]
 
     def figures(self) -> Figures:
         """What this process has counted, and how it stands."""

@@ -344,6 +344,23 @@ class Audited(Struct):
     details: dict[str, Any] | None
 
 
+class Me(Struct):
+    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    everywhere: bool
+    auth: bool
+    version: str
+
+
+class Session(Struct):
+    """Who a browser is logged in as, if it is."""
+
+    me: Me | None
+
+
 class Welcome(Struct):
     """What this server is."""
 

@@ -397,9 +397,9 @@ class AttemptsQuery(Body):
 
 
 class DoctorQuery(Body):
-    """What is reported lasts longer than this."""
+    """What is reported lasts longer than this. Where it is not given: five minutes."""
 
-    patience_ms: Milliseconds = 300_000
+    patience_ms: Milliseconds | None = None
 
 
 class AuditQuery(Body):
@@ -407,3 +407,30 @@ class AuditQuery(Body):
 
     limit: Limit = 100
     before: Seq | None = None
+
+
+class OverviewQuery(Body):
+    """Which streams and consumers: with this in their names; how many, after how many, in which order."""
+
+    search: Annotated[str, Meta(max_length=200)] | None = None
+    sort: Literal["trouble", "name", "lag", "age", "rate", "dead"] = "trouble"
+    limit: Limit = 100
+    after: Seq = 0
+
+
+class HistoryQuery(Body):
+    """Of how long: up to a day is kept."""
+
+    minutes: Annotated[int, Meta(ge=1, le=1500)] = 60
+
+
+class PositionQuery(Body):
+    """Where: beginning, end, a seq, or a time."""
+
+    at: Text
+
+
+class SeekQuery(Body):
+    """Where to go: beginning, end, a seq, or a time."""
+
+    to: Text

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from ...aio import AsyncHeadgate
 from ...database import schema, statements
 from ...errors import ConnectionFailed, Error
-from ...types import ConsumerInfo, Finding, StreamInfo
+from ...types import ConsumerInfo, StreamInfo
+from ..console import assets
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.openapi import docs_page, document
 from ..http.routing import Routes
-from ..operate import metrics, pages
+from ..operate import metrics
 from .answers import Health, Welcome
-from .requests import DoctorQuery
 
 routes = Routes()
 
@@ -75,9 +75,7 @@ async def _listings(hg: AsyncHeadgate) -> tuple[list[StreamInfo], list[ConsumerI
     return await hg.insights.streams(), await hg.insights.consumers()
 
 
-@routes.route(
-    "GET", "/", scope=None, answer=Welcome, page=lambda found: pages.welcome(found.links, found.token is not None)
-)
+@routes.route("GET", "/", scope=None, answer=Welcome, page=assets.index)
 async def get_root(call: Call) -> Welcome:
     """What this is, and where the rest is: a page for browsers."""
     about = "send Authorization: Bearer TOKEN; the first one is in the file that `headgate up` names as it starts"
@@ -112,12 +110,6 @@ async def readyz(call: Call) -> Health:
     if (error := schema.check(schema.Installed(*installed))) is not None:
         raise error
     return Health("ready")
-
-
-@routes.route("GET", "/api/doctor", scope="monitor", everywhere=True, query=DoctorQuery, answer=list[Finding])
-async def look_for_ailments(call: Call) -> list[Finding]:
-    """What is wrong with the database and what to do about it, the worst first."""
-    return await call.service.hg.doctor(call.query.patience_ms / 1000)
 
 
 def _away(hg: AsyncHeadgate) -> Problem:

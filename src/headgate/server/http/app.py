@@ -17,6 +17,7 @@ from ... import tracing
 from ...aio.suggesting import suggest
 from ...errors import ConnectionFailed, ConsumerNotFound, Error, StreamNotFound
 from ..api.routes import ROUTES
+from ..console import assets, sessions
 from ..intake.webhooks import sender
 from ..operate import auditing, pages
 from ..operate.auth import ANYBODY, Caller, refuse_pages
@@ -39,6 +40,7 @@ JSON = b"application/json"
 UNTRACED = {"/healthz", "/readyz", "/metrics"}  # asked for every few seconds by programs
 _QUIET = contextlib.nullcontext()
 _NOT_TO_BE_KEPT = (b"cache-control", b"no-store")
+_TO_BE_ASKED_FOR = (b"cache-control", b"no-cache")
 
 
 class App:
@@ -85,7 +87,11 @@ class App:
         route = work.route
         self.service.metrics.request(route.path if route else "-", method if route else "-", status, seconds)
         # a GET may receive messages: nothing on the way may answer it from memory
-        head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), _NOT_TO_BE_KEPT, *more]
+        head = [(b"content-type", kind), *more]
+        if status != 304:
+            head.append((b"content-length", b"%d" % len(body)))
+        if _TO_BE_ASKED_FOR not in more:
+            head.append(_NOT_TO_BE_KEPT)
         if len(body) > LARGE:
             self.service.memory.trim_soon()
         await send({"type": "http.response.start", "status": status, "headers": head})
@@ -212,11 +218,19 @@ class _Work:
             data = await route.handler(self._call)
         if isinstance(route.answer, str):
             kind = route.answer.encode()
+            if isinstance(data, assets.File):
+                return self._file(data, self._call.sent)
             return route.status, kind, data, pages.GUARDS if kind == pages.HTML else []
         if route.page is not None and pages.is_wanted(self._headers.get(b"accept", b"")):
-            return route.status, pages.HTML, route.page(data), pages.GUARDS
+            return route.status, pages.HTML, route.page(), assets.GUARDS
         whole = {"data": data} if self._call.next is None else {"data": data, "next": self._call.next}
-        return route.status, JSON, _encode(whole), []
+        return route.status, JSON, _encode(whole), self._call.sent
+
+    def _file(self, file: assets.File, headers: list[tuple[bytes, bytes]]) -> Answer:
+        """A file, unless the browser has it. It asks each time: another version of the server has others."""
+        if self._headers.get(b"if-none-match") == file.tag:
+            return 304, file.kind, b"", [*headers, _TO_BE_ASKED_FOR]
+        return 200, file.kind, file.content, [*headers, _TO_BE_ASKED_FOR]
 
     def _enter(self, gauge: Gauge) -> None:
         gauge.enter()
@@ -239,7 +253,8 @@ class _Work:
             return ANYBODY
         if service.availability.is_away and (patience is None or not service.hg.is_open):
             raise problem(service.availability.error)
-        caller = await service.tokens.caller(self._headers.get(b"authorization"), patience)
+        shown = self._headers.get(b"authorization") or sessions.authorization(self._headers)
+        caller = await service.tokens.caller(shown, patience)
         if (rate := caller.rate_limit or service.settings.rate_limit) is not None:
             service.rates.spend(caller.id, rate)
         return caller

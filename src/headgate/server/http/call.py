@@ -18,7 +18,7 @@ class Call:
 
     __slots__ = (
         "_gone", "_receive", "body", "caller", "has_hung_up", "headers", "limit", "next", "noted", "path", "query",
-        "route", "service", "trace", "waited",
+        "route", "sent", "service", "trace", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +43,7 @@ class Call:
         self.limit: Deadline | None = None  # of the work on it
         self.next: int | str | None = None  # where a caller goes on who wants more than was looked at
         self.noted: dict[str, Any] = {}  # for the audit log, beside what was asked for
+        self.sent: list[tuple[bytes, bytes]] = []  # headers of the answer, beside the usual ones
         self.waited = 0.0  # seconds spent waiting for messages
         self._receive = receive
         self.has_hung_up: Callable[[], bool] | None = None  # asked of the connection, if that knows

@@ -36,7 +36,8 @@ class Route:
     everywhere: bool = False  # not for tokens that are bound to some streams
     raw_body: bool = False  # the body is taken as it is, whatever it is, from anybody: the handler checks who sent it
     decode_body: Callable[[bytes], Any] | None = None
-    page: Callable[[Any], bytes] | None = None  # the answer as browsers are shown it
+    page: Callable[[], bytes] | None = None  # what browsers are shown instead
+    is_hidden: bool = False  # of the console's own: no part of the API
 
     @property
     def name(self) -> str:
@@ -69,6 +70,7 @@ class Routes:
 
     def __init__(self) -> None:
         self.all: list[Route] = []
+        self.hidden: list[Route] = []
         self._tree: dict[str, Any] = {}
         self._matched: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}  # short paths that were asked for
 
@@ -86,12 +88,12 @@ class Routes:
     def include(self, others: Iterable[Routes]) -> Routes:
         """Adds the routes of others."""
         for group in others:
-            for route in group.all:
+            for route in (*group.all, *group.hidden):
                 self._add(route)
         return self
 
     def _add(self, route: Route) -> None:
-        self.all.append(route)
+        (self.hidden if route.is_hidden else self.all).append(route)
         node = self._tree
         for part in filter(None, route.path.split("/")):
             node = node.setdefault("{}" if part.startswith("{") else part, {})

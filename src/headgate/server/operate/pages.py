@@ -39,34 +39,3 @@ def page(title: str, body: str) -> bytes:
 def is_wanted(accept: bytes) -> bool:
     """Whether a page was asked for, as browsers do: curl and other programs take anything, and get JSON."""
     return b"text/html" in accept.lower()
-
-
-def welcome(links: dict[str, str], needs_token: bool) -> bytes:
-    """What is at /."""
-    rows = "".join(
-        f'<tr><td><a href="{p}">{p}</a></td><td>{html.escape(about)}</td></tr>' for p, about in links.items()
-    )
-    return page("Headgate", _WELCOME.format(rows=rows, token=_TOKEN if needs_token else _NO_TOKEN))
-
-
-_WELCOME = """
-<p>A message queue and an event stream inside PostgreSQL. This is its HTTP server, and it works.</p>
-<table>{rows}</table>
-{token}
-<h2>What next</h2>
-<pre>headgate stream add orders
-headgate consumer add orders billing
-headgate send orders '{{"quantity": 4}}'
-headgate receive orders billing --ack
-headgate stream list --as-curl            # the same over HTTP: any command prints its call
-headgate doctor                           # what is wrong, in sentences</pre>
-"""
-_TOKEN = """<h2>A token</h2>
-<p>Calls of the API carry one. The first, for administrators, is in the file that <code>headgate up</code> names when it
-starts: <code>.headgate/token</code>, where it was started. Others are made by <code>headgate token add NAME --scope
-produce</code> (or consume, monitor, admin).</p>
-<pre>export HEADGATE_TOKEN=$(cat .headgate/token)
-curl -H "Authorization: Bearer $HEADGATE_TOKEN" http://localhost:7376/api/streams    # or where this server is</pre>"""
-_NO_TOKEN = """<h2>No token</h2>
-<p>This server was started with <code>--no-auth</code>: it takes calls from its own machine without a token.</p>
-<pre>curl http://localhost:7376/api/streams    # or where this server is</pre>"""

@@ -83,6 +83,7 @@ begin
   -- these keep tables locked until the end of this call, so they come last, and not both
   if not open then
     perform headgate.take_samples(interval '15 milliseconds');
+    perform headgate.note_history();
     -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
     with mine as (select u.ctid from headgate.upkeep u where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
     update headgate.upkeep u set at = clock_timestamp() from mine where u.ctid = mine.ctid;

@@ -23,7 +23,7 @@ begin
         ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick', 'stream_settings', 'consumer_settings', 'installed_version',
            'join_workers', 'heartbeat', 'leave_workers', 'last_seqs', 'note_timings']),
         ('headgate_monitor', array['peek', 'messages', 'message_states', 'message_life', 'attempts', 'channel_backlog', 'consumer_facts', 'listed_consumer', 'listed_stream', 'dead_letters', 'stream_facts', 'full_now', 'unread_count', 'floor_of', 'dead_count',
-           'oldest_unacked', 'push_error', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'reading_lag', 'chosen_streams', 'removed_between', 'read_plan', 'has_channels', 'archive_mark', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor', 'vitals', 'postgres_sources', 'source_backfills']),
+           'oldest_unacked', 'push_error', 'segment_bytes', 'kept_by', 'mark', 'next_mark', 'end_mark', 'unread_since', 'reading_lag', 'chosen_streams', 'removed_between', 'read_plan', 'has_channels', 'archive_mark', 'note_pipeline', 'pipeline_status', 'stream_settings', 'consumer_settings', 'installed_version', 'doctor', 'vitals', 'history', 'seq_at', 'seek_preview', 'postgres_sources', 'source_backfills']),
         ('headgate_owner', array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer', 'drop_consumer', 'pause', 'resume',
            'set_channel', 'set_lanes', 'seek', 'redrive', 'purge_dead', 'retry_now', 'replay', 'discard', 'compact', 'maintain',
            'create_token', 'check_token', 'tokens', 'revoke_token', 'note_audit', 'audit_log', 'forget_audit',

@@ -1,0 +1,78 @@
+"""What the console needs besides the API that everybody uses: its files, a login, and its first page in one answer."""
+
+from __future__ import annotations
+
+from ... import __version__
+from ..console import assets, sessions
+from ..http.call import Call
+from ..http.errors import Problem
+from ..http.routing import Routes
+from ..operate.auth import refuse_pages
+from .answers import Me, Nothing, Session
+
+routes = Routes()
+
+
+async def _file(call: Call, name: str) -> assets.File:
+    found = assets.find(name)
+    if found is None:
+        raise Problem(404, "not_found", "the console has no such file")
+    call.sent += [*assets.GUARDS, (b"etag", found.tag)]
+    return found
+
+
+@routes.route("GET", "/console/{file}", scope=None, answer="text/javascript", is_hidden=True)
+async def get_console_file(call: Call) -> assets.File:
+    """A file of the console."""
+    return await _file(call, call.path["file"])
+
+
+@routes.route("GET", "/console/pages/{file}", scope=None, answer="text/javascript", is_hidden=True)
+async def get_console_page(call: Call) -> assets.File:
+    """A page of the console."""
+    return await _file(call, "pages/" + call.path["file"])
+
+
+@routes.route("GET", "/session", scope=None, answer=Session, is_hidden=True)
+async def get_session(call: Call) -> Session:
+    """Who this browser is logged in as; nobody is no error."""
+    service = call.service
+    if not service.settings.auth:
+        refuse_pages(call.headers, service.settings.host)
+        return Session(_me(call))
+    try:
+        call.caller = await service.tokens.caller(sessions.authorization(call.headers))
+    except Problem as problem:
+        if problem.status != 401:
+            raise
+        return Session(None)
+    return Session(_me(call))
+
+
+@routes.route("POST", "/login", scope="any", answer=Me, is_hidden=True)
+async def login(call: Call) -> Me:
+    """Keeps a browser logged in with the token that this request carries."""
+    sessions.refuse_foreign(call.headers)
+    token = call.headers.get(b"authorization", b"").rpartition(b" ")[2]
+    if token:
+        call.sent.append(sessions.set_cookie(call.headers, token.decode("ascii")))
+    return _me(call)
+
+
+@routes.route("POST", "/logout", scope=None, answer=Nothing, is_hidden=True)
+async def logout(call: Call) -> Nothing:
+    """Forgets it."""
+    sessions.refuse_foreign(call.headers)
+    call.sent.append(sessions.set_cookie(call.headers, ""))
+    return Nothing()
+
+
+@routes.route("GET", "/api/me", scope="any", answer=Me)
+async def get_me(call: Call) -> Me:
+    """Who calls, and what the token may do."""
+    return _me(call)
+
+
+def _me(call: Call) -> Me:
+    caller, service = call.caller, call.service
+    return Me(caller.id, caller.name, sorted(caller.scopes), caller.pattern is None, service.settings.auth, __version__)

@@ -1,0 +1,53 @@
+"""Listings that all open pages share: one look at the database, however many ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Generic, TypeVar
+
+FRESH = 1.0  # seconds
+SLOW = 0.2  # seconds that a look took, after which nobody is made to wait for the next one
+OLD = 60.0  # seconds, after which everybody is
+SHARE = 20  # the next look is at least so many times as long after one as it took: at most a twentieth of a core
+
+T = TypeVar("T")
+
+
+class Snapshot(Generic[T]):
+    """What `look` last saw."""
+
+    def __init__(self, look: Callable[[], Awaitable[T]], fresh: float = FRESH) -> None:
+        self._look = look
+        self._fresh = fresh
+        self._until = 0.0
+        self._at = 0.0
+        self._took = 0.0
+        self._seen: T | None = None
+        self._looking: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        """That of a moment ago, or a new one. Who gives up waiting stops nobody else's."""
+        now = monotonic()
+        if self._seen is not None and now < self._until:
+            return self._seen
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._again())
+            self._looking.add_done_callback(_forget)
+        if self._seen is not None and self._took > SLOW and now < self._at + OLD:
+            return self._seen
+        return await asyncio.shield(self._looking)
+
+    async def _again(self) -> T:
+        began = monotonic()
+        seen = self._seen = await self._look()
+        self._at = monotonic()
+        self._took = self._at - began
+        self._until = self._at + max(self._fresh, self._took * SHARE)
+        return seen
+
+
+def _forget(task: asyncio.Task[T]) -> None:
+    if not task.cancelled():
+        task.exception()  # who waits for it is told
