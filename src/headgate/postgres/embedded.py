@@ -209,7 +209,7 @@ def _guard(home: Path) -> None:
 
 
 def _start_guard(python: Path, home: Path, lock: int) -> None:
-    program = Path(__file__).with_name("postgres/guard.py")
+    program = Path(__file__).with_name("guard.py")
     nothing = subprocess.DEVNULL
     with suppress(OSError):  # without it the server stays behind when its last user is killed
         subprocess.run(
