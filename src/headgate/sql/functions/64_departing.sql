@@ -10,13 +10,15 @@
 -- Nobody queues for these locks, so that there is no circle to be closed: who does not get one tries again for a moment, and
 -- then the message is another's to settle, which is what a stale ack_id says.
 
--- meet_no_rewrite(): waits until nobody rewrites the small tables that settling writes, and keeps them from that until
--- the end of the transaction. The functions below wait for rows for a moment only (lock_timeout), and would take a
--- table that is being rewritten for one of these. Locks delivery, departed, parked, wake ACCESS SHARE.
+-- meet_no_rewrite(): waits until nobody rewrites the small tables that settling writes, and keeps
+-- them from that until the end of the transaction. The functions below wait for rows for a moment
+-- only (lock_timeout), and would take a table that is being rewritten for one of these. Locks
+-- delivery, departed, parked, wake ACCESS SHARE.
 create or replace function headgate.meet_no_rewrite() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  lock table headgate.delivery, headgate.departed, headgate.parked, headgate.wake in access share mode;
+  lock table headgate.delivery, headgate.departed, headgate.parked, headgate.wake
+    in access share mode;
 end $$;
 
 -- in_flight_of(delivery) -> its messages that are still in flight: seqs, attempts and keys without what has departed.
