@@ -245,6 +245,20 @@ def test_discards_are_counted(tale: Tale, count: int, said: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "tx", "said"),
+    [("end", 0, []), ("beginning", 0, ["discarded too few"]), ("end", 1, ["discarded too few"])],
+)
+def test_a_discard_in_the_transaction_of_a_seek(tale: Tale, target: str, tx: int, said: list[str]) -> None:
+    """What its own transaction has moved the consumer past is not unread; what another one that is open has, is."""
+    tale.send(0, 1)
+    transactions = [tale.transaction("o", 1, 2), tale.transaction("p", 1, 2)]
+    tale.event("o", "seek", 1.1, tx=transactions[tx], target=target)
+    tale.event("o", "discard", 1.2, 0, tx=transactions[0], seqs=[1])
+    tale.ack(3.2, tale.receive(3, 1))
+    assert tale.found() == said
+
+
+@pytest.mark.parametrize(
     ("chosen", "said"),
     [
         ({"channel": "tk"}, ["delivered after its discard"]),

@@ -75,7 +75,9 @@ def is_unread(reading: Reading, message: Written, event: Event) -> bool:
         return False
     if any(h.event.called < event.answered for h in reading.handed.get(message.seq, [])):
         return False
-    if any(s.seen_from < event.answered and may_skip(s, message) for s in reading.seeks):
+    inside = [s for s in reading.of("seek") if s.transaction is not None and s.transaction is event.transaction]
+    moved = [s for s in reading.seeks if s.seen_from < event.answered] + [s for s in inside if s.called < event.called]
+    if any(may_skip(s, message) for s in moved):
         return False
     others = [e for e in reading.of("discard") if e is not event and e.called < event.answered]
     return not any(discards(e, message) for e in others)

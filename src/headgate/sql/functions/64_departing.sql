@@ -19,8 +19,8 @@
 create or replace function headgate.meet_no_rewrite() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  lock table headgate.delivery, headgate.departed, headgate.parked,
-  headgate.wake in access share mode;
+  lock table headgate.delivery, headgate.departed, headgate.parked, headgate.wake
+    in access share mode;
 end $$;
 
 -- in_flight_of(delivery) -> its messages that are still in flight: seqs, attempts and keys without
