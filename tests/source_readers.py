@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from calls import value
-from conftest import wait_until
+from conftest import wait_until as wait_for
 
 import headgate
 
@@ -31,6 +31,11 @@ async def main():
         await asyncio.Event().wait()
 asyncio.run(main())
 """
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Waits for something that another process does, on a machine that may do much else."""
+    wait_for(condition, timeout=180)
 
 
 class Reading:
