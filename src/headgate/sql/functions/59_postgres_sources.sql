@@ -362,7 +362,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
                 then case when g.state = 'reading' then 'waiting' else g.state end
               else g.state end,
          g.error, g.hint, g.state_at, case when g.reader_until >= clock_timestamp() then g.reader end, g.lsn::text,
-         greatest(g.wal_end - g.lsn, 0)::bigint,
+         case when g.wal_end is not null then greatest(g.wal_end - g.lsn, 0)::bigint end,
          case when g.lsn >= g.wal_end then interval '0'
               else greatest(clock_timestamp() - greatest(g.committed_at, g.caught_up_at), interval '0') end,
          g.messages, g.rate, p.created_at, headgate.source_routes(p.name), g.problems, g.retained_bytes,

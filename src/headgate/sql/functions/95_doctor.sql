@@ -17,7 +17,7 @@ create or replace function headgate.examine(p_patience interval) returns table (
 language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 declare part text;
 begin
-  foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'poison', 'pushes', 'failures', 'storage', 'archives', 'upkeep', 'rights', 'settings', 'wraparound'] loop
+  foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'poison', 'pushes', 'tables', 'failures', 'storage', 'archives', 'upkeep', 'rights', 'settings', 'wraparound'] loop
     begin
       return query execute format('select * from headgate.examine_%s($1)', part) using p_patience;
     exception when others then
