@@ -174,6 +174,7 @@ SOURCE_BACKFILLS = (
     "deleted from headgate.source_backfills(%s)"
 )
 SEND_CHANGES = "select count(*) from unnest(headgate.send_batch(%s, %s::text[], %s::text[]))"
+SEND_CHANGES_AND_NOTE = "select headgate.send_changes(%s, %s::text[], %s::text[], %s, %s, %s::text::pg_lsn, %s)"
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
 

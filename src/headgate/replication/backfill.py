@@ -71,6 +71,7 @@ class Rows:
     is_partitioned: bool = False
     since: tuple[str, str, str] | None = None  # column, its type, value
     finds_deleted: bool = False
+    rate: int | None = None  # rows a second
 
     def query(self, limit: int) -> tuple[sql.Composed, list[Any]]:
         """The statement for the next chunk: rows to be read again come first."""
@@ -183,7 +184,7 @@ async def load(
     source: AsyncConnection[Any], name_of_source: str, publication: str, row: Any, routes: dict[str, Route]
 ) -> Rows | str:
     """What reading a table needs; or why it cannot be read."""
-    name, asked_at, last_key, again, from_column, from_value, finds_deleted, _ = row
+    name, asked_at, last_key, again, from_column, from_value, finds_deleted, rate = row
     found = await (await source.execute(_COLUMNS, (publication, name))).fetchall()
     if not found:
         return f"{name} is not in the publication {publication} any more"
@@ -205,7 +206,7 @@ async def load(
     return Rows(
         name_of_source, name, asked_at, made, [c.name for c in columns],
         [(found[i][0], found[i][3]) for _, i in paging], [i for _, i in paging], row_filter, estimate,
-        last_key, list(again), kind == "p", since, finds_deleted,
+        last_key, list(again), kind == "p", since, finds_deleted, rate,
     )  # fmt: skip
 
 
@@ -336,8 +337,13 @@ class Backfill:
             wanted = await self._wanted(target)
             if wanted is None or wanted[:2] != row[:2]:  # paused, cancelled, asked for anew
                 return False, None
-            if (rate := wanted[7]) and note.rows:
-                await asyncio.sleep(max(0.0, note.rows / rate - (monotonic() - began)))
+            rows.rate = wanted[7]
+            while rows.rate and (due := began + note.rows / rows.rate) > monotonic():
+                await asyncio.sleep(min(LOOK_EVERY, due - monotonic()))
+                wanted = await self._wanted(target)
+                if wanted is None or wanted[:2] != row[:2]:
+                    return False, None
+                rows.rate = wanted[7]
 
     async def _settle(self, source: AsyncConnection[Any], target: AsyncConnection[Any], row: Any) -> None:
         """Waits until all transactions that may have been read before changes were noted are visible.
@@ -366,7 +372,7 @@ class Backfill:
 
     async def _next(self, source: AsyncConnection[Any], rows: Rows) -> Note:
         began = monotonic()
-        chunk = await read_chunk(source, rows, self._limit)
+        chunk = await read_chunk(source, rows, min(self._limit, rows.rate or MOST))
         took = monotonic() - began
         self._limit = min(self._limit * 2, MOST) if took < AIM else max(self._limit // 2, FEWEST)
         self.recent.forget(chunk.snapshot)

@@ -193,7 +193,7 @@ def identities(db: Db, tables: Sequence[str]) -> Iterator[Check]:
             )  # fmt: skip
         if db.execute(
             """
-            select from (select relid from pg_partition_tree(%s::regclass) union select %s::regclass) t
+            select 1 from (select relid from pg_partition_tree(%s::regclass) union select %s::regclass) t
               join pg_catalog.pg_class c on c.oid = t.relid and c.relreplident = 'f'
               join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attgenerated = 'v' and not a.attisdropped
             """,

@@ -22,7 +22,7 @@ from .. import statements
 from ..encoding import array_literal
 from ..errors import SourceBlocked, SourceTaken, from_database
 from . import catalog, looking
-from .assembling import HEARTBEAT, Assembler, Batch
+from .assembling import HEARTBEAT, Assembler, Batch, Part
 from .backfill import Backfill
 from .buffer import Buffer
 from .changes import PLAIN, Route, Table
@@ -85,14 +85,14 @@ class Reader:
         self._buffer = Buffer()
         self._written = reading.lsn  # everything up to here is in the stream, or was nothing
         self._count = 0  # messages of the open transaction
-        self._is_dirty = False  # whether that has anything
+        self._is_dirty = False  # whether there is one, or was since the last end
         self._over: SourceBlocked | None = None  # why the slot has to go
 
     async def run(self) -> None:
         """Reads. Raises SourceTaken when another reader is the one now, SourceBlocked when it cannot go on."""
         async with (
-            await self._connect(autocommit=False) as target,
-            await self._connect(autocommit=True) as keeping,
+            await self._connect() as target,
+            await self._connect() as keeping,
             await connect(self.reading.url) as source,
         ):
             await self._begin(source)
@@ -111,10 +111,10 @@ class Reader:
                     async with await connect(self.reading.url) as last:
                         await looking.drop_slot(last, self.reading.slot)
 
-    async def _connect(self, *, autocommit: bool) -> AsyncConnection[Any]:
+    async def _connect(self) -> AsyncConnection[Any]:
         try:
             return await AsyncConnection.connect(
-                self._target_url, autocommit=autocommit, application_name=looking.APPLICATION, connect_timeout=10,
+                self._target_url, autocommit=True, application_name=looking.APPLICATION, connect_timeout=10,
                 prepare_threshold=None if self._pooler else 5,
             )  # fmt: skip
         except psycopg.Error as error:
@@ -164,7 +164,7 @@ class Reader:
             await asyncio.sleep(0)  # others run in this process too
 
     async def _fill(self) -> None:
-        async with await connect(self.reading.url) as source, await self._connect(autocommit=True) as target:
+        async with await connect(self.reading.url) as source, await self._connect() as target:
             await self._backfill.run(source, target)
 
     async def _table(self, source: AsyncConnection[Any], relation: Relation) -> Table:
@@ -189,27 +189,39 @@ class Reader:
 
     async def _put(self, target: AsyncConnection[Any], batch: Batch) -> None:
         """Sends a batch. If its last transaction has ended, also says how far that is, and commits."""
+        r = self.reading
+        if batch.end is not None and not self._is_dirty:
+            if not (batch.count or batch.notes):
+                return
+            if len(batch.parts) == 1 and not batch.notes:  # the usual one: a round trip, not four
+                [(stream, part)] = batch.parts.items()
+                progress = (lsn_text(batch.end), batch.committed_at)
+                await target.execute(
+                    statements.SEND_CHANGES_AND_NOTE, (*self._texts(stream, part), r.name, r.reader, *progress)
+                )
+                self._is_dirty = True
+                return
+        if not self._is_dirty:
+            await target.execute("begin")
+            self._is_dirty = True
         self._count += len(batch)
-        self._is_dirty = self._is_dirty or bool(batch.count or batch.notes)
-        for finished in batch.finished:
-            [(deleted,)] = await (await target.execute(statements.TELL_DELETED_ROWS, finished)).fetchall()
-            self._count += deleted
-        if batch.end is None:  # more of its transaction is to come
-            await self._send(target, batch)
-        elif self._is_dirty:
-            r = self.reading
-            progress = (r.name, r.reader, lsn_text(batch.end), batch.committed_at, self._count)
-            async with target.pipeline():  # one round trip
-                await self._send(target, batch)
-                await target.execute(statements.NOTE_SOURCE_PROGRESS, progress)
-                await target.commit()
-
-    async def _send(self, target: AsyncConnection[Any], batch: Batch) -> None:
-        for stream, (keys, datas) in batch.parts.items():
-            params = (stream or self.reading.stream, array_literal(list(datas)), array_literal(list(keys)))
-            await target.execute(statements.SEND_CHANGES, params)
+        for stream, part in batch.parts.items():
+            await target.execute(statements.SEND_CHANGES, self._texts(stream, part))
         for note in batch.notes:
             await target.execute(statements.NOTE_BACKFILL, note)
+        for finished in batch.finished:  # what is gone is known once all that was read is sent
+            [(deleted,)] = await (await target.execute(statements.TELL_DELETED_ROWS, finished)).fetchall()
+            self._count += deleted
+        if batch.end is not None:
+            await target.execute(
+                statements.NOTE_SOURCE_PROGRESS,
+                (r.name, r.reader, lsn_text(batch.end), batch.committed_at, self._count),
+            )
+            await target.execute("commit")
+
+    def _texts(self, stream: str | None, part: Part) -> tuple[str, str, str]:
+        keys, datas = part
+        return stream or self.reading.stream, array_literal(list(datas)), array_literal(list(keys))
 
     async def _keep(self, feed: Feed, keeping: AsyncConnection[Any]) -> None:
         r = self.reading

@@ -331,6 +331,16 @@ begin
   end if;
 end $$;
 
+-- send_changes(stream, datas, keys, name, reader, lsn, committed_at): sends messages of transactions that
+-- have all ended, and notes how far that is, in one statement. Errors as note_source_progress.
+create or replace function headgate.send_changes(
+  stream text, datas text[], keys text[], name text, reader text, lsn pg_lsn, committed_at timestamptz) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform headgate.send_batch(stream, datas, keys);
+  perform headgate.note_source_progress(name, reader, lsn, committed_at, cardinality(datas));
+end $$;
+
 -- note_source_state(name, reader, state, error, hint): why it cannot be read. Writes source_progress.
 create or replace function headgate.note_source_state(name text, reader text, state text, error text, hint text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$

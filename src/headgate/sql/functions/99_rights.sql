@@ -30,7 +30,7 @@ begin
            'push_version', 'push_targets', 'push_gone', 'create_source', 'alter_source', 'drop_source', 'source_settings', 'check_source_name', 'add_postgres_source', 'set_source_paused', 'drop_postgres_source',
            'postgres_source_access', 'sources_to_read', 'take_source', 'keep_source', 'note_source_progress', 'note_source_state', 'leave_source', 'backfill_source', 'next_backfill', 'note_backfill', 'alter_postgres_source',
            'restart_postgres_source', 'route_source', 'sources_to_watch', 'note_source_slot', 'lose_source', 'cancel_backfill',
-           'begin_backfill', 'tell_deleted_rows', 'note_archive', 'drop_archive', 'forget_pipeline'])) x (role, names)
+           'begin_backfill', 'tell_deleted_rows', 'send_changes', 'note_archive', 'drop_archive', 'forget_pipeline'])) x (role, names)
        where f.proname = any(x.names) and to_regrole(x.role) is not null loop
       execute format('grant execute on function %s to %I', f.name, r);
     end loop;
