@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from calls import column, value
 from conftest import SETTINGS
+from servers import replica
 from source_databases import source_database
 from source_readers import Reading, caught_up, connected, messages, rebuilt, wait_until
 
@@ -391,4 +392,36 @@ def test_a_publication_and_slot_that_are_there(source: Db, source_url: str) -> N
     ]  # fmt: skip
     with pytest.raises(headgate.SourceBlocked, match="not all kinds"):
         setup.prepare(source_url, "shop", ["orders"], publication="ours")
+    assert slots(source) == []
+
+
+def test_the_sdk_over_http(
+    hg: headgate.Headgate, database_url: str, source: Db, source_url: str, tmp_path: Path
+) -> None:
+    """A client that does not reach the databases has the server do it."""
+    hg.stream("changes", create=True)
+    hg.sources.create("hooks", "changes", scheme="none")
+    with replica(database_url, tmp_path) as server, headgate.connect(server.url, token=server.token) as remote:
+        sources = remote.sources
+        assert all(c.is_ok for c in sources.check_postgres(source_url, ["orders"]))
+        made = sources.add_postgres("shop", "changes", url=source_url, tables=["orders"], drop_bytes=10**10)
+        assert (made.name, made.tables, made.drop_bytes) == ("shop", ["public.orders"], 10**10)
+        assert [s.name for s in sources.all()] == ["hooks"]
+        assert [s.name for s in sources.all_postgres()] == ["shop"]
+        with pytest.raises(headgate.SourceExists):
+            sources.add_postgres("shop", "changes", url=source_url, tables=["orders"])
+        with pytest.raises(headgate.SourceBlocked, match="there is no table nowhere"):
+            sources.alter_postgres("shop", tables=["nowhere"])
+        sources.pause_backfill("shop")
+        sources.backfill("shop", deletions=True)
+        assert [b.state for b in sources.backfills("shop")] == ["paused"]
+        sources.resume_backfill("shop")
+        wait_until(lambda: [b.state for b in sources.backfills("shop")] == ["done"])
+        sources.pause("shop")
+        assert sources.postgres("shop").state == "paused"
+        sources.restart_postgres("shop", backfill=False)
+        wait_until(lambda: sources.postgres("shop").state == "reading")
+        sources.remove_postgres("shop")
+        with pytest.raises(headgate.SourceNotFound):
+            sources.postgres("shop")
     assert slots(source) == []

@@ -10,6 +10,7 @@ from .. import statements
 from ..connections import Array
 from ..encoding import dump_json
 from ..errors import InvalidArgument, SourceExists, SourceNotFound
+from ..http import tables as requests
 from ..replication import setup
 from ..replication.changes import Route
 from ..types import BackfillInfo, PostgresSourceInfo, SourceCheck
@@ -29,6 +30,9 @@ class TableSources:
         self, url: str, tables: Sequence[str], *, publication: str | None = None, slot: str | None = None
     ) -> list[SourceCheck]:
         """Whether tables of a PostgreSQL database can be read, and what to do when they cannot. Changes nothing."""
+        if (http := self._hg.http) is not None:
+            asked = requests.check(url=url, tables=as_tables(tables), publication=publication, slot=slot)
+            return [SourceCheck(*row) for row in http.call(asked)]
         found, _ = _aside(setup.check, url, as_tables(tables), publication=publication, slot=slot)
         return [SourceCheck(c.name, c.is_ok, c.found, None if c.is_ok else c.advice) for c in found]
 
@@ -60,6 +64,13 @@ class TableSources:
         `warn_bytes` is how much WAL its slot may keep before the doctor warns (1 GiB), `drop_bytes` how much before
         the slot is dropped, for the sake of the database; `backfill_rate` is in rows a second.
         """
+        if (http := self._hg.http) is not None:
+            http.call(requests.add(
+                name=name, stream=stream, url=url, tables=as_tables(tables), publication=publication, slot=slot,
+                streams=streams, keys=keys, warn_bytes=warn_bytes, drop_bytes=drop_bytes, backfill_rate=backfill_rate,
+                backfill=backfill, if_not_exists=exist_ok,
+            ))  # fmt: skip
+            return self.postgres(name)
         try:
             self._hg.run(statements.CHECK_SOURCE_NAME, (name,))
         except SourceExists:
@@ -105,6 +116,13 @@ class TableSources:
     ) -> PostgresSourceInfo:
         """Changes what is given of a source of tables. `tables` are all that it has then; with `backfill` the rows of
         those that are new are sent. `url` is another way to the same database. A limit of 0 is none."""
+        if (http := self._hg.http) is not None:
+            http.call(requests.alter(
+                name, stream=stream, url=url, tables=None if tables is None else as_tables(tables), streams=streams,
+                keys=keys, warn_bytes=warn_bytes, drop_bytes=drop_bytes, backfill_rate=backfill_rate,
+                backfill=backfill or None,
+            ))  # fmt: skip
+            return self.postgres(name)
         [(old_url, publication, slot, made, system, before)] = self._hg.run(statements.POSTGRES_SOURCE_ACCESS, (name,))
         place = None
         if url is not None:
@@ -133,6 +151,9 @@ class TableSources:
         """Reads a source of tables anew, whose slot or publication is lost: makes both again where they were made for
         it. What happened in between comes by a backfill: the rows that there are, and, with `deletions`, a delete for
         each that the stream has and the table no longer."""
+        if (http := self._hg.http) is not None:
+            http.call(requests.restart(name, url=url, backfill=backfill, deletions=deletions))
+            return self.postgres(name)
         [(old_url, publication, slot, made, _, tables)] = self._hg.run(statements.POSTGRES_SOURCE_ACCESS, (name,))
         url = url or old_url
         self._hg.run(statements.SET_SOURCE_PAUSED, (name, True))
@@ -201,6 +222,9 @@ class TableSources:
 
         `forget=True` leaves those where they are, for a database that is gone: a slot that nobody drops keeps WAL.
         """
+        if (http := self._hg.http) is not None:
+            http.call(requests.remove(name, forget=forget))
+            return
         if not forget:
             [(url, publication, slot, made, *_)] = self._hg.run(statements.POSTGRES_SOURCE_ACCESS, (name,))
             self._hg.run(statements.SET_SOURCE_PAUSED, (name, True))  # or its reader would come back meanwhile
