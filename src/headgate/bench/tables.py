@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
 from time import monotonic, perf_counter, sleep, time
@@ -36,6 +36,7 @@ async def main():
         await asyncio.Event().wait()
 asyncio.run(main())
 """
+FIRST = 10_000_000  # of the customers whose messages are timed
 TABLE = (
     "create table orders (id bigint generated always as identity primary key, customer int, "
     "at timestamptz default now(), "
@@ -58,41 +59,50 @@ def server() -> Iterator[Cluster]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-class Memory:
-    """How much memory a process has, at most, and how much processor time it took."""
+class Reader:
+    """The process that reads, and the server beside it: memory, and processor time, which a busy machine does not
+    change."""
 
-    def __init__(self, pid: int) -> None:
-        self._path = Path(f"/proc/{pid}")
+    def __init__(self, pid: int, data: Path) -> None:
+        self._pid = pid
+        self._server = int((data / "postmaster.pid").read_text().split()[0])
         self.most = 0
 
     def look(self) -> int:
-        """Looks now: bytes."""
-        pages = int((self._path / "statm").read_text().split()[1])
+        """How much memory it has now: bytes."""
+        pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
         now = pages * os.sysconf("SC_PAGE_SIZE")
         self.most = max(self.most, now)
         return now
 
-    def seconds(self) -> float:
-        """Of processor time."""
-        words = (self._path / "stat").read_text().rsplit(") ", 1)[1].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    def seconds(self) -> tuple[float, float]:
+        """Of processor time: of the reader, and of all processes of the server, also those that ended."""
+        parents, spent = {}, {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                words = path.read_text().rsplit(") ", 1)[1].split()
+                pid = int(path.parent.name)
+                parents[pid] = int(words[1])
+                spent[pid] = [int(w) / os.sysconf("SC_CLK_TCK") for w in words[11:15]]
+        server = sum(spent[self._server]) + sum(sum(spent[p][:2]) for p, of in parents.items() if of == self._server)
+        return sum(spent[self._pid][:2]), server
 
 
-def caught_up(hg: Headgate, db: psycopg.Connection[Any], memory: Memory) -> None:
+def caught_up(hg: Headgate, db: psycopg.Connection[Any], reader: Reader) -> None:
     """Waits until everything that is committed now is in the stream."""
     row = db.execute("select pg_current_wal_lsn()::text").fetchone()
     assert row is not None
     query = "select %s::text::pg_lsn <= %s::text::pg_lsn"
     while True:
         done = db.execute(query, (row[0], hg.sources.postgres("bench").lsn)).fetchone()
-        memory.look()
+        reader.look()
         if done and done[0]:
             return
         sleep(0.02)
 
 
 def throughput(
-    hg: Headgate, url: str, db: psycopg.Connection[Any], memory: Memory, rows: int, size: int
+    hg: Headgate, url: str, db: psycopg.Connection[Any], reader: Reader, rows: int, size: int
 ) -> dict[str, Any]:
     """Rows a second that come out of a backlog, in transactions of `size` rows."""
     hg.sources.pause("bench")
@@ -101,20 +111,22 @@ def throughput(
         for _ in range(max(1, rows // size)):
             writer.execute("insert into orders (customer) select generate_series(1, %s)", (size,))
             writer.commit()
-    before, used, began = hg.sources.postgres("bench").messages, memory.seconds(), perf_counter()
+    before, used, began = hg.sources.postgres("bench").messages, reader.seconds(), perf_counter()
     hg.sources.resume("bench")
     while hg.sources.postgres("bench").messages == before and perf_counter() - began < 60 and size < rows:
         sleep(0.01)
     began = began if size >= rows else perf_counter()
-    caught_up(hg, db, memory)
+    caught_up(hg, db, reader)
     took = perf_counter() - began
     count = hg.sources.postgres("bench").messages - before
-    spent = (memory.seconds() - used) / max(count, 1)
+    own, all_else = (
+        round((now - then) / max(count, 1) * 1e6) for now, then in zip(reader.seconds(), used, strict=True)
+    )
     return {
         "rows a transaction": size,
         "rows": count,
         "rows/s": round(count / took),
-        "reader µs/row": round(spent * 1e6),
+        "processor time, µs/row": {"reader": own, "server": all_else},
     }
 
 
@@ -138,20 +150,22 @@ def latency(hg: Headgate, url: str, rate: int, seconds: float) -> dict[str, Any]
     thread.start()
     began = monotonic()
     with psycopg.connect(url, autocommit=True) as writer:
-        n = 10_000_000
+        n = FIRST
         while (now := monotonic()) < began + seconds:
-            while n - 10_000_000 < (now - began) * rate:
-                sent[n] = time()  # overwritten once it is committed: a message may be faster than that
-                writer.execute("insert into orders (customer) values (%s)", (n,))
-                sent[n] = time()
-                n += 1
-            sleep(0.001)
+            due = list(range(n, min(FIRST + int((now - began) * rate), n + 10)))  # up to ten in a transaction
+            if due:
+                sent.update(dict.fromkeys(due, time()))  # (a message may be faster than the answer to the commit)
+                writer.execute("insert into orders (customer) select unnest(%s::int[])", (due,))
+                sent.update(dict.fromkeys(due, time()))
+                n += len(due)
+            else:
+                sleep(0.001)
     sleep(2)
     done.set()
     thread.join()
     cuts = quantiles(took, n=100) if len(took) > 100 else [0.0] * 99
     return {
-        "rate": round((n - 10_000_000) / seconds), "messages": len(took), "p50 ms": round(cuts[49], 1),
+        "rate": round((n - FIRST) / seconds), "messages": len(took), "p50 ms": round(cuts[49], 1),
         "p95 ms": round(cuts[94], 1), "p99 ms": round(cuts[98], 1),
     }  # fmt: skip
 
@@ -164,22 +178,22 @@ def measure(rows: int, seconds: float, rate: int) -> dict[str, Any]:
         with connect(cluster.url("target"), migrate=True) as hg:
             hg.stream("changes", create=True)
             hg.sources.add_postgres("bench", "changes", url=cluster.url(), tables=["orders"])
-            reader = subprocess.Popen([sys.executable, "-c", READER, hg.url])
+            process = subprocess.Popen([sys.executable, "-c", READER, hg.url])
             try:
-                memory = Memory(reader.pid)
+                reader = Reader(process.pid, cluster.data_dir)
                 db.execute("insert into orders (customer) values (0)")
-                caught_up(hg, db, memory)
-                at_first = memory.look()
-                rates = [throughput(hg, cluster.url(), db, memory, rows, size) for size in (rows, 10, 1)]
+                caught_up(hg, db, reader)
+                at_first = reader.look()
+                rates = [throughput(hg, cluster.url(), db, reader, rows, size) for size in (rows, 10, 1)]
                 waits = latency(hg, cluster.url(), rate, seconds)
-                memory.look()
+                reader.look()
             finally:
-                reader.kill()
-                reader.wait()
+                process.kill()
+                process.wait()
             hg.sources.remove_postgres("bench")
     return {
         "throughput": rates, "latency": waits, "load": os.getloadavg()[0],
-        "reader MB": {"first": at_first // 1_000_000, "most": memory.most // 1_000_000},
+        "reader MB": {"first": at_first // 1_000_000, "most": reader.most // 1_000_000},
     }  # fmt: skip
 
 
