@@ -21,8 +21,8 @@ import pytest
 from command_line import CommandLine
 
 import headgate
-from headgate import schema
-from headgate.cluster import Cluster, postgres_bin
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster, postgres_bin
 
 TEMPLATE = "headgate_template"
 

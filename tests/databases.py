@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 from conftest import TEMPLATE
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 _numbers = itertools.count(1)
 

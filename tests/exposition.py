@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from servers import data, eventually, replica
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 C = "/api/streams/orders/consumers/billing"
 

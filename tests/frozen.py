@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate import schema
+from headgate.database import schema
 
 
 class Mutant(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from databases import new_database
 from servers import Replica, replica
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from promql import History, Labels, Scrape, firing
 from servers import Replica, replica
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 RULES_FILE = Path(__file__).parent.parent / "deploy" / "prometheus" / "headgate.rules.yaml"
 RULES: list[dict[str, Any]] = [r for g in yaml.safe_load(RULES_FILE.read_text())["groups"] for r in g["rules"]]

@@ -22,11 +22,11 @@ import pytest
 from conftest import NewCluster, wait_until
 from servers import data, error, replica
 
-from headgate import schema
-from headgate.cluster import Cluster
-from headgate.embedded import start_or_join
+from headgate.database import schema
 from headgate.errors import ConnectionFailed, EmbeddedServerError
-from headgate.server.availability import is_passing
+from headgate.postgres.cluster import Cluster
+from headgate.postgres.embedded import start_or_join
+from headgate.server.operate.availability import is_passing
 
 BODY = {"messages": [{"data": 1}]}
 BOTH = pytest.mark.parametrize("processes", ["1", "2"])

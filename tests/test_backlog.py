@@ -17,7 +17,7 @@ from engine import scalar
 from plans import Explained
 from psycopg.rows import namedtuple_row
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 Db = psycopg.Connection[Any]
 

@@ -20,8 +20,8 @@ from headgate.bench.results import Run, compare, table
 from headgate.bench.run import BENCHMARKS
 from headgate.bench.sides import MESSAGE_BYTES, Lanes, Place, messages, open_side
 from headgate.cli import operating
-from headgate.cluster import Cluster
-from headgate.encoding import dump_json
+from headgate.database.encoding import dump_json
+from headgate.postgres.cluster import Cluster
 
 SMALL = ["--quick", "--scale", "0.01"]
 

@@ -17,7 +17,7 @@ from headgate import cli
 from headgate.bench.http import load, wire
 from headgate.bench.http.measure import BENCHMARKS
 from headgate.bench.results import Result, table
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 from command_line import CommandLine
 
 import headgate
-from headgate.server.auth import Tokens
-from headgate.server.errors import Problem
+from headgate.server.http.errors import Problem
+from headgate.server.operate.auth import Tokens
 
 
 def caller(url: str, token: str) -> tuple[str, frozenset[str], bool]:

@@ -14,7 +14,7 @@ from conftest import NewCluster, wait_until
 from storage import create, end_segment, exists, lost, maintain, segment
 
 import headgate
-from headgate import schema
+from headgate.database import schema
 
 
 @pytest.fixture

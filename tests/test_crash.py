@@ -13,8 +13,8 @@ import pytest
 from conftest import NewCluster, wait_until
 from engine import Received, ack, create, drain, receive, scalar, send, send_many, take
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 
 ACK_WAIT = timedelta(seconds=1)
 CONSUMERS = ("plain", "ordered")

@@ -19,8 +19,8 @@ import yaml
 from exposition import busy_server, families
 
 from headgate.cli import app
-from headgate.cluster import Cluster
-from headgate.server.routes import ROUTES
+from headgate.postgres.cluster import Cluster
+from headgate.server.api.routes import ROUTES
 from headgate.server.run import LAST_REQUESTS
 from headgate.server.settings import PORT
 

@@ -19,8 +19,8 @@ import http_reference
 import python_reference
 import settings_reference
 import sql_reference
-from headgate.server.errors import Problem
-from headgate.server.routes import ROUTES
+from headgate.server.api.routes import ROUTES
+from headgate.server.http.errors import Problem
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from calls import Db, ack, call, discard, nack, receive, send, send_batch, tick,
 from conftest import NewCluster
 from psycopg.rows import class_row
 
-from headgate import schema
+from headgate.database import schema
 
 S = "orders"
 

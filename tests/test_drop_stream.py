@@ -17,7 +17,7 @@ from servers import replica
 from test_many_segments import add_segments
 
 import headgate
-from headgate import schema
+from headgate.database import schema
 
 GONE = {"HG001", "HG003", "42P01", "42883", "XX000"}  # the stream, or, at this moment, a part of it
 

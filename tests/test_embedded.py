@@ -20,16 +20,16 @@ import psycopg.conninfo
 import pytest
 
 import headgate
-from headgate.cluster import Cluster, postgres_bin
-from headgate.embedded import start_or_join
 from headgate.errors import EmbeddedServerError
+from headgate.postgres.cluster import Cluster, postgres_bin
+from headgate.postgres.embedded import start_or_join
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 
 # Says who serves it, then uses the server until its stdin is closed.
 PARTICIPANT = """
 import json, sys
-from headgate.embedded import start_or_join
+from headgate.postgres.embedded import start_or_join
 server = start_or_join()
 print(json.dumps({"pid": server.pid, "url": server.url}), flush=True)
 sys.stdin.read()
@@ -402,7 +402,7 @@ def test_a_server_that_cannot_start_is_explained_with_its_log(directory: Path) -
 
 FORK_AND_EXIT = """
 import json, os, sys
-from headgate.embedded import start_or_join
+from headgate.postgres.embedded import start_or_join
 server = start_or_join()
 child = os.fork()
 if child == 0:
@@ -415,7 +415,7 @@ sys.stdin.read()
 
 FORK_AND_STAY = """
 import json, os, sys
-from headgate.embedded import start_or_join
+from headgate.postgres.embedded import start_or_join
 server = start_or_join()
 if os.fork() == 0:
     os.close(1)
@@ -427,7 +427,7 @@ os._exit(0)
 
 FORK_AND_JOIN = """
 import json, os, sys
-from headgate.embedded import start_or_join
+from headgate.postgres.embedded import start_or_join
 server = start_or_join()
 joined, tell = os.pipe()
 child = os.fork()

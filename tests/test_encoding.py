@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headgate
-from headgate.cluster import Cluster
-from headgate.encoding import array_literal, decode, encode, error_text, interval
+from headgate.database.encoding import array_literal, decode, encode, error_text, interval
+from headgate.postgres.cluster import Cluster
 
 EXAMPLES: list[Any] = [
     {}, {"a": 1}, {"a": {"b": [1, 2.5, None, True, "x"]}}, {"": ""}, {"nul": "a\x00b"},

@@ -10,9 +10,9 @@ import pytest
 from databases import new_database
 
 import headgate
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
 from headgate.errors import _BY_SQLSTATE, from_database
+from headgate.postgres.cluster import Cluster
 
 Call = Callable[[headgate.Headgate, headgate.Stream, headgate.Consumer], object]
 

@@ -12,8 +12,8 @@ from calls import Db, ack, call, column, drain, nack, receive, send, value
 from conftest import wait_until
 from psycopg import errors
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 from headgate.torture import points
 from headgate.torture.server import databases_on
 from headgate.torture.worlds import WORLDS

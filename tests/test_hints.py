@@ -15,8 +15,8 @@ from servers import Replica, replica
 
 import headgate
 from headgate.cli.advice import as_commands
-from headgate.cluster import Cluster
 from headgate.hints import did_you_mean, similar, translate
+from headgate.postgres.cluster import Cluster
 
 SQL = re.compile(r"=>|\bheadgate\.(?!connect\b|Outgoing\b)\w+|\bview\b|\bselect\b|\bSQL\b|\bdatas\b.*=>")
 PYTHON = re.compile(

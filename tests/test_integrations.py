@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import headgate
 from headgate import Outgoing
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 # What a stream takes: a value of every column, and text that a library might take for something else.
 BATCH = [

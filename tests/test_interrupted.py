@@ -8,7 +8,7 @@ import random
 import pytest
 
 import headgate
-from headgate import forks
+from headgate.database import forks
 
 
 async def test_cancelled_receives_strand_nothing(ahg: headgate.AsyncHeadgate, aorders: headgate.AsyncStream) -> None:

@@ -33,7 +33,7 @@ from databases import new_database
 from plans import Explained, Statement
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 S, C = "s", "c"
 STATES = ("available", "delivered", "parked", "done", "dead", "discarded")

@@ -15,7 +15,7 @@ from clients import until
 from conftest import NewCluster, wait_until
 
 import headgate
-from headgate import schema
+from headgate.database import schema
 from headgate.maintenance import may_continue
 
 S = "orders"

@@ -12,7 +12,7 @@ from calls import Db, call, column, receive, send, send_batch, tick, value
 from conftest import NewCluster, wait_until
 from storage import create, maintain
 
-from headgate import schema
+from headgate.database import schema
 
 TABLES = "select count(*) from pg_class where relname ~ '^(message|dropped|kept|seq)_%s(_[0-9]+)?$' and relkind <> 'i'"
 

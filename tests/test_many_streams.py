@@ -13,7 +13,7 @@ from calls import value
 from databases import new_database
 from plans import Explained
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 Db = psycopg.Connection[Any]
 

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from mutants import MUTANTS, Mutant
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 from headgate.torture import points
 from headgate.torture.meetings import ALONE, COMMITS, MODES, Meeting, Stage, Stop, all_meetings, stage
 from headgate.torture.server import Grounds, databases_on

@@ -13,7 +13,7 @@ from databases import new_database
 from plans import Explained
 from storage import create, end_segment, maintain
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 S, C = "orders", "c"
 

@@ -16,9 +16,9 @@ from calls import Db
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import headgate
-from headgate.connections import AutocommitWarning
-from headgate.embedded import _explained
+from headgate.database.drivers import AutocommitWarning
 from headgate.errors import EmbeddedServerError, from_database
+from headgate.postgres.embedded import _explained
 
 
 def alchemy(url: str, driver: str) -> sqlalchemy.URL:

@@ -16,7 +16,7 @@ from conftest import NewCluster, wait_until
 from engine import Received, ack, create, datas, drain, receive, scalar, send, send_many, take, tick
 from psycopg import Connection
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 ACK_WAIT = timedelta(milliseconds=500)
 

@@ -8,8 +8,8 @@ import pytest
 from hunting import ALL, hunt, hunts
 from mutants import Mutant
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 from headgate.torture.catalogue import PRESETS
 from headgate.torture.server import Grounds, databases_on
 

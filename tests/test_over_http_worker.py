@@ -23,7 +23,7 @@ from databases import new_database
 from servers import Replica, replica
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 _numbers = count(1)
 

@@ -14,10 +14,10 @@ from deltalake import write_deltalake
 
 import headgate
 from headgate.errors import Error
+from headgate.lake.storage import Place
+from headgate.lake.table import Lake
 from headgate.pipeline import parse
-from headgate.pipeline.lake import Lake
 from headgate.pipeline.run import run
-from headgate.pipeline.storage import Place
 
 ARCHIVE = 'kind = "archive"\nname = "a"\nstream = "{stream}"\nto = "{to}"\n'
 TRANSFORM = 'kind = "transform"\nname = "a"\nstream = "orders"\nsql = "select * from messages"\n'

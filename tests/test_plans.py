@@ -10,8 +10,8 @@ import pytest
 from databases import new_database
 from plans import Explained, Node, Statement
 
-from headgate import statements
-from headgate.cluster import Cluster
+from headgate.database import statements
+from headgate.postgres.cluster import Cluster
 
 MESSAGES = 200_000
 SEGMENT_ROWS = 25_000

@@ -11,8 +11,8 @@ from databases import new_database
 from plans import Explained
 from test_plans import BATCH, Call, assert_only_indexes, receive, scans
 
-from headgate import statements
-from headgate.cluster import Cluster
+from headgate.database import statements
+from headgate.postgres.cluster import Cluster
 
 CHANNELS = 10_000  # with work, and as many idle ones
 EACH = 3

@@ -17,7 +17,7 @@ import pytest
 from conftest import wait_until
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin:/opt/homebrew/bin")
 

@@ -16,7 +16,7 @@ from source_databases import source_database
 from source_readers import wait_until
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.replication import checks, setup
 
 Db = psycopg.Connection[Any]

@@ -23,7 +23,7 @@ from receivers import SECRET, receiver
 from servers import Replica, data, error, replica
 
 import headgate
-from headgate.server.limits import Rates
+from headgate.server.http.limits import Rates
 from headgate.server.processes import cores
 from headgate.server.processes.shared import PLACE_GROUPS, RATE_GROUPS, WAYS, Shared
 from headgate.server.settings import Settings

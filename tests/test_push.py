@@ -18,7 +18,7 @@ from receivers import SECRET, Post, Receiver, Reply, receiver
 from servers import Replica, data, drop_stream, error, replica
 from standardwebhooks.webhooks import Webhook
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.webhooks import new_secret
 
 PRIVATE = "push_private=on"

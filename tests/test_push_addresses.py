@@ -19,8 +19,8 @@ from servers import data, error, replica
 
 import headgate
 from headgate.aio import AsyncMessage
-from headgate.server.addresses import Guard, Refused, is_public
-from headgate.server.posting import Answer, Poster, Target, retry_after
+from headgate.server.push.addresses import Guard, Refused, is_public
+from headgate.server.push.posting import Answer, Poster, Target, retry_after
 
 CLOSED = [
     "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1",

@@ -12,7 +12,7 @@ from calls import Db, call, value
 READ = """
 import resource, sys
 from headgate.spark.database import batches
-from headgate.spark.secrets import Secret
+from headgate.lake.secrets import Secret
 
 rows = sum(batch.num_rows for batch in batches(Secret(sys.argv[1]), sys.argv[2]))
 print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -21,7 +21,7 @@ from source_databases import source_database
 from source_readers import Reading, caught_up, connected, messages, wait_until
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.replication import setup, wire
 from headgate.replication.assembling import Assembler
 from headgate.replication.backfill import Backfill, Rows, load, read_chunk

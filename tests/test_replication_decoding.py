@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_databases import source_database
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.replication import catalog, changes, pgoutput, values, wire
 from headgate.replication.pgoutput import UNCHANGED, Column, Relation, Value
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.pipeline.report_charts import bars, lines
-from headgate.pipeline.report_units import FEWEST, MOST, NONE, amount, buckets, duration, each, rate, size
+from headgate.pipeline.report.charts import bars, lines
+from headgate.pipeline.report.units import FEWEST, MOST, NONE, amount, buckets, duration, each, rate, size
 
 NOW = datetime(2026, 11, 18, 8, 23, 41, tzinfo=UTC)
 

@@ -17,8 +17,8 @@ from conftest import NewCluster, NewDatabase
 from schema_dump import dump, sources
 
 import headgate
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 
 Db = psycopg.Connection[Any]
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import wait_until
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.webhooks import new_secret
 
 Login = Callable[..., str]

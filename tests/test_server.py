@@ -17,7 +17,7 @@ from conftest import wait_until
 from databases import new_database
 from servers import Replica, data, error, eventually, replica
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 _numbers = count(1)
 

@@ -19,8 +19,8 @@ from conftest import wait_until
 from databases import new_database
 from servers import Replica, data, replica
 
-from headgate.cluster import Cluster
-from headgate.server.protocol import HEAD_BYTES, MOST_HEADERS
+from headgate.postgres.cluster import Cluster
+from headgate.server.http.protocol import HEAD_BYTES, MOST_HEADERS
 
 CALLERS = 60
 

@@ -11,7 +11,7 @@ from servers import data
 
 import headgate
 from headgate.errors import InvalidArgument
-from headgate.server.app import App
+from headgate.server.http.app import App
 from headgate.server.service import Service
 from headgate.server.settings import Settings
 

@@ -17,11 +17,11 @@ from databases import new_database
 from servers import Replica, data, error, replica
 
 import headgate
-from headgate.cluster import Cluster
-from headgate.server.auth import Tokens
-from headgate.server.errors import Problem
-from headgate.server.limits import Rates
-from headgate.server.routes import ROUTES
+from headgate.postgres.cluster import Cluster
+from headgate.server.api.routes import ROUTES
+from headgate.server.http.errors import Problem
+from headgate.server.http.limits import Rates
+from headgate.server.operate.auth import Tokens
 from headgate.server.settings import Settings
 
 S = "/api/streams/tenant_a.orders"

@@ -17,8 +17,8 @@ from conftest import NewCluster, wait_until
 from exposition import families
 from servers import Replica, data, error, replica
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 
 
 @pytest.fixture(scope="module")

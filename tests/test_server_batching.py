@@ -18,8 +18,8 @@ from databases import new_database
 from servers import Replica, data, error, replica
 
 import headgate
-from headgate.cluster import Cluster
-from headgate.server.batching import Grouper
+from headgate.postgres.cluster import Cluster
+from headgate.server.flow.batching import Grouper
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from headgate.server.batching import Grouper
-from headgate.server.deadlines import Deadlines
+from headgate.server.flow.batching import Grouper
+from headgate.server.http.deadlines import Deadlines
 
 
 async def test_a_block_that_takes_too_long_is_ended() -> None:

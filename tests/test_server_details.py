@@ -18,7 +18,7 @@ from exposition import families
 from servers import Replica, data, error, replica
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 NUMBERS = ["[" + "7" * 5000 + "]", "[1e400]", '{"a":-1E-40,"b":1e999,"c":[0.1,1e300]}', "1e400", "9" * 5000]
 

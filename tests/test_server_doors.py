@@ -12,7 +12,7 @@ import pytest
 from conftest import wait_until
 from servers import Replica, replica
 
-from headgate.server.protocol import RESERVED, most_connections
+from headgate.server.http.protocol import RESERVED, most_connections
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 

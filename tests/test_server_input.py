@@ -12,7 +12,7 @@ import pytest
 from databases import new_database
 from servers import Replica, data, error, replica
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 S = "/api/streams/s"
 C = f"{S}/consumers/c"

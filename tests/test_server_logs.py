@@ -21,8 +21,8 @@ from opentelemetry import trace
 from servers import data, error
 from traces import Spans
 
-from headgate.cluster import Cluster
-from headgate.server.logs import Json, Text, hide_secrets
+from headgate.postgres.cluster import Cluster
+from headgate.server.operate.logs import Json, Text, hide_secrets
 
 PASSWORD = "s3cr3t-p4ss"
 

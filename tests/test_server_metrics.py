@@ -11,8 +11,8 @@ import pytest
 from exposition import busy_server, families
 from prometheus_client import Metric
 
-from headgate.cluster import Cluster
-from headgate.server.metrics import MOST_SERIES, Histogram, Metrics, render_insights
+from headgate.postgres.cluster import Cluster
+from headgate.server.operate.metrics import MOST_SERIES, Histogram, Metrics, render_insights
 
 DOCS = Path(__file__).parent.parent / "docs"
 

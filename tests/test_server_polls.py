@@ -20,8 +20,8 @@ from databases import new_database
 from servers import Replica, data, replica
 
 import headgate
-from headgate.cluster import Cluster
-from headgate.server.polling import Polling
+from headgate.postgres.cluster import Cluster
+from headgate.server.flow.polling import Polling
 
 _numbers = count(1)
 

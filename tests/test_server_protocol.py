@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.server.deadlines import Deadlines
-from headgate.server.protocol import HEAD_BYTES, Protocol
+from headgate.server.http.deadlines import Deadlines
+from headgate.server.http.protocol import HEAD_BYTES, Protocol
 from headgate.server.siblings import Alone
 
 MOST = int(os.environ.get("HEADGATE_TEST_EXAMPLES", "400"))

@@ -18,9 +18,9 @@ from schemathesis.specs.openapi.checks import (
 )
 from servers import Replica, data, replica
 
-from headgate.cluster import Cluster
-from headgate.server.routes import ROUTES
-from headgate.server.routing import Route
+from headgate.postgres.cluster import Cluster
+from headgate.server.api.routes import ROUTES
+from headgate.server.http.routing import Route
 
 EXAMPLES = int(os.environ.get("HEADGATE_TEST_EXAMPLES", "20"))  # of each route
 MANY_EXAMPLES = 250

@@ -22,11 +22,12 @@ from databases import new_database
 from servers import Replica, data, error, replica
 
 import headgate
-from headgate import cli, schema
-from headgate.cluster import Cluster
-from headgate.server.app import App
-from headgate.server.errors import problem
-from headgate.server.routes import ROUTES
+from headgate import cli
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
+from headgate.server.api.routes import ROUTES
+from headgate.server.http.app import App
+from headgate.server.http.errors import problem
 from headgate.server.service import Service
 from headgate.server.settings import Settings
 

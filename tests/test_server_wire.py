@@ -18,7 +18,7 @@ from conftest import wait_until
 from databases import new_database
 from servers import Replica, data, replica
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.server.settings import Settings
 
 SECONDS = 0.5  # what this server gives to heads, and to bodies

@@ -10,7 +10,7 @@ from command_line import CommandLine
 from servers import data, error
 
 import headgate
-from headgate.server.app import App
+from headgate.server.http.app import App
 from headgate.server.service import Service
 from headgate.server.settings import Settings
 

@@ -23,8 +23,8 @@ from promql import compile_query, firing
 from servers import data, drop_stream, eventually
 from situations import RULES, Situation, played_back, situation
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 
 S = "/api/streams/orders"
 C = S + "/consumers/billing"

@@ -10,8 +10,8 @@ import pytest
 from calls import ack, call, column, datas, receive, send
 from mutants import Mutant
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 from headgate.torture import points
 from headgate.torture.server import databases_on
 from headgate.torture.worlds import WORLDS

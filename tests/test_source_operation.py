@@ -17,7 +17,7 @@ from source_databases import source_database
 from source_readers import Reading, caught_up, connected, messages, rebuilt, wait_until
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.replication import looking, setup, timelines
 from headgate.replication.troubles import TargetFailed, explain
 

@@ -22,7 +22,7 @@ from conftest import SETTINGS
 from source_readers import Reading, caught_up, connected, messages, wait_until
 
 import headgate
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 Db = psycopg.Connection[Any]
 Row = dict[str, Any]

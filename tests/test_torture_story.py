@@ -22,8 +22,8 @@ from mutants import MUTANTS
 from tales import ORDERED, PLAIN, Tale
 
 import torture_example
-from headgate import schema
 from headgate.cli.exits import FAILED, NOTHING, USAGE
+from headgate.database import schema
 from headgate.torture.catalogue import PRESETS
 from headgate.torture.check import judge
 from headgate.torture.ground import Ground

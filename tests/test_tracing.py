@@ -20,7 +20,7 @@ from traces import Spans, header, is_child, linked
 
 import headgate
 from headgate import tracing
-from headgate.server.app import App
+from headgate.server.http.app import App
 from headgate.server.service import Service
 from headgate.server.settings import Settings
 

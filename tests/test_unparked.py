@@ -12,7 +12,7 @@ from calls import Db, Received, ack, call, column, datas, drain, facts, nack, re
 from conftest import wait_until
 from storage import create, end_segment, remove
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.torture import points
 from headgate.torture.server import Grounds, databases_on
 from headgate.torture.worlds import WORLDS

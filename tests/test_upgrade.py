@@ -21,8 +21,8 @@ from conftest import NewDatabase, wait_until
 from test_schema import at_migration, psql, source, with_a_stream
 
 import headgate
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 
 Db = psycopg.Connection[Any]
 

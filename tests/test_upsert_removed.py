@@ -14,7 +14,7 @@ from calls import Db, ack, call, column, drain, facts, forge_dead, nack, pass_ti
 from conftest import wait_until
 from storage import create, end_segment, exists, lost, maintain, remove
 
-from headgate import schema
+from headgate.database import schema
 
 NEWEST = "select key from headgate.newest order by key"
 

@@ -19,7 +19,7 @@ from databases import new_database
 from servers import Replica, data, drop_stream, error, replica
 from standardwebhooks.webhooks import Webhook
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 from headgate.webhooks import new_secret
 
 WHSEC = new_secret()

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from calls import Db, ack, call, column, datas, extend, receive, send, tick, value
 
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 from headgate.torture import points
 from headgate.torture.server import databases_on
 from headgate.torture.worlds import WORLDS

@@ -18,7 +18,8 @@ from clients import is_done, running, running_async, until
 from conftest import wait_until
 
 import headgate
-from headgate.worker_options import default_delay, error_text
+from headgate.errors import error_text
+from headgate.worker.options import default_delay
 
 
 class TestFailures:

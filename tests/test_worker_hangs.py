@@ -20,8 +20,8 @@ from conftest import NewCluster, wait_until
 from frozen import Network, frozen
 
 import headgate
-from headgate import schema
-from headgate.cluster import Cluster
+from headgate.database import schema
+from headgate.postgres.cluster import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +175,8 @@ class TestStopping:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Also where the network has forgotten the connections: they are given up after a while."""
-        monkeypatch.setattr("headgate.worker_database.LONGEST_CALL", 1.0)
-        monkeypatch.setattr("headgate.worker_database.PATIENCE", 0.5)
+        monkeypatch.setattr("headgate.worker.connections.LONGEST_CALL", 1.0)
+        monkeypatch.setattr("headgate.worker.connections.PATIENCE", 0.5)
         orders.consumer("c", create=True)
         seen: list[int] = []
         async with await headgate.connect_async(through(network)) as hg:

@@ -23,8 +23,8 @@ from conftest import wait_until
 from test_worker import running, running_async, until
 
 import headgate
-from headgate.worker_hand import Delivery, NotBegun, Work
-from headgate.worker_runners import TaskRunners, ThreadRunners
+from headgate.worker.inflight import Delivery, NotBegun, Work
+from headgate.worker.runners import TaskRunners, ThreadRunners
 
 LANES = 8
 

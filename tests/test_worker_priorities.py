@@ -195,7 +195,7 @@ class TestFirst:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Then whoever is asked first has the handler: that goes by turns too."""
-        monkeypatch.setattr("headgate.worker_turns.AHEAD", 0.001)  # so that 20 ms are long
+        monkeypatch.setattr("headgate.worker.turns.AHEAD", 0.001)  # so that 20 ms are long
         send(urgent, 200)
         send(bulk, 200)
         seen: list[str] = []

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.worker_hand import Delivery, Hand, Outlook, Work
-from headgate.worker_options import WorkerSettings
-from headgate.worker_turns import GAP, LATELY, LEAST, Turns
+from headgate.worker.inflight import Delivery, Hand, Outlook, Work
+from headgate.worker.options import WorkerSettings
+from headgate.worker.turns import GAP, LATELY, LEAST, Turns
 
 
 class Bench:

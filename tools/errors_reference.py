@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headgate import errors, server
 from headgate.cli.exits import MEANINGS, code_of
-from headgate.server.errors import problem
+from headgate.server.http.errors import problem
 
 HEAD = """\
 # Errors

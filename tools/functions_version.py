@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from headgate import schema
+from headgate.database import schema
 
 FILE = Path(__file__).resolve().parent.parent / "src" / "headgate" / "sql" / "functions_version.txt"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from headgate.server.openapi import document
-from headgate.server.routes import ROUTES
+from headgate.server.api.routes import ROUTES
+from headgate.server.http.openapi import document
 
 HEAD = """\
 # HTTP reference

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, is_typeddict
 
 import headgate
-from headgate.worker_options import WorkerSettings
+from headgate.worker.options import WorkerSettings
 
 HEAD = """\
 # Python reference

@@ -12,9 +12,9 @@ import msgspec
 
 import headgate
 import sql_reference
-from headgate import schema
 from headgate.cli import app
-from headgate.server.requests import NewConsumer, NewStream
+from headgate.database import schema
+from headgate.server.api.requests import NewConsumer, NewStream
 from headgate.server.settings import Settings
 
 HEAD = """\

@@ -19,6 +19,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncSources, AsyncStream
+    from .database.schema import install_sql
     from .errors import (
         ArchiveNotFound,
         Conflict,
@@ -61,7 +62,6 @@ if typing.TYPE_CHECKING:
         WrongIsolation,
     )
     from .maintenance import AsyncMaintenance, Maintenance
-    from .schema import install_sql
     from .sync import Consumer, Headgate, Insights, Message, Sources, Stream
     from .types import (
         ArchiveInfo,
@@ -89,8 +89,8 @@ if typing.TYPE_CHECKING:
         StreamInfo,
         WorkerInfo,
     )
-    from .worker import AsyncWorker, Worker
-    from .worker_options import Retry, WorkerOptions, WorkerStats
+    from .worker.lifecycle import AsyncWorker, Worker
+    from .worker.options import Retry, WorkerOptions, WorkerStats
 
 __version__ = "0.1.0"
 
@@ -242,7 +242,7 @@ __all__ = [
 
 # Names are loaded when they are first used, so that a command that only prints its help, or an error class, does not
 # cost the driver and asyncio. The cheapest homes come first: they are looked through in this order.
-_HOMES = ("errors", "types", "worker_options", "schema", "sync", "aio", "maintenance", "worker")
+_HOMES = ("errors", "types", "worker.options", "database.schema", "sync", "aio", "maintenance", "worker.lifecycle")
 
 
 def __getattr__(name: str) -> typing.Any:

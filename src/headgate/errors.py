@@ -351,3 +351,13 @@ def _bad_text(message: str) -> InvalidText:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def error_text(error: BaseException) -> str:
+    """What is stored with a message that failed: "Type: message", in characters that PostgreSQL can store."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return (f"{kind}: {text}" if text else kind)[:1000].encode("utf-8", "replace").decode()

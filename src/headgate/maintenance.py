@@ -17,9 +17,9 @@ from typing import Any
 import psycopg
 
 from .aio import AsyncHeadgate
-from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed
+from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed, error_text
+from .service import spread
 from .sync import Headgate
-from .worker_options import error_text, spread
 
 log = logging.getLogger("headgate.maintenance")
 

@@ -17,11 +17,13 @@ from storage import end_segment, maintain
 
 import headgate
 from headgate.errors import Conflict, Error, InvalidArgument, MessagesRemoved
-from headgate.pipeline import archive, compaction, lake, parse
-from headgate.pipeline.lake_files import read_files, write_files
+from headgate.lake import table as lake
+from headgate.lake.files import read_files, write_files
+from headgate.lake.secrets import Secret
+from headgate.lake.storage import Place
+from headgate.pipeline import compaction, parse
+from headgate.pipeline.kinds import archive
 from headgate.pipeline.run import Progress, run
-from headgate.pipeline.storage import Place
-from headgate.spark.secrets import Secret
 
 from .lakes import fill, go, messages, rows
 

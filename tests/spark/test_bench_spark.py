@@ -9,7 +9,7 @@ from command_line import CommandLine
 
 from headgate.bench.results import table
 from headgate.bench.spark.run import BENCHMARKS, run
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 
 @pytest.mark.slow

@@ -14,11 +14,12 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 import headgate
 from headgate.errors import Error
-from headgate.pipeline import latest, parse
-from headgate.pipeline.lake import Lake, files_of
+from headgate.lake.secrets import Secret
+from headgate.lake.storage import Place
+from headgate.lake.table import Lake, files_of
+from headgate.pipeline import parse
+from headgate.pipeline.kinds import latest
 from headgate.pipeline.run import Job
-from headgate.pipeline.storage import Place
-from headgate.spark.secrets import Secret
 
 from .lakes import go, rows
 

@@ -1,6 +1,6 @@
 """kill -9 at named points between our commits and Spark's, with transactions that commit late: everything once.
 
-All seven ways of writing run side by side in one process. Each stops at a point of its own (headgate.spark.points),
+All seven ways of writing run side by side in one process. Each stops at a point of its own (headgate.lake.points),
 transactions that began before commit while they stand there, and then everything is killed.
 """
 
@@ -25,7 +25,7 @@ from conftest import wait_until
 from deltalake import DeltaTable
 
 import headgate
-from headgate.spark.points import STOP_AT
+from headgate.lake.points import STOP_AT
 
 from .lakes import go
 from .seven import POINTS, ROWS, all_of

@@ -13,7 +13,7 @@ from calls import Db, call
 
 import headgate
 from headgate.errors import Error
-from headgate.pipeline import replay
+from headgate.pipeline.kinds import replay
 from headgate.spark.keys import pattern
 
 from .lakes import fill, go, messages

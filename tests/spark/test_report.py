@@ -14,7 +14,7 @@ from conftest import wait_until
 
 import headgate
 from headgate.pipeline import parse
-from headgate.pipeline.report_units import NONE
+from headgate.pipeline.report.units import NONE
 from headgate.pipeline.run import run
 
 

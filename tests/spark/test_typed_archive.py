@@ -15,7 +15,7 @@ from storage import end_segment, maintain
 
 import headgate
 from headgate.errors import Error, InvalidArgument
-from headgate.pipeline import lake
+from headgate.lake import table as lake
 from headgate.pipeline.columns import Shape, column_name, wider
 
 from .lakes import go, messages, rows

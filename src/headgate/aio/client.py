@@ -14,9 +14,9 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from .. import schema, statements
-from ..connections import Row, database_name, literals, run_async
-from ..encoding import dump_json, interval, json_encoder, whole
+from ..database import schema, statements
+from ..database.drivers import Row, database_name, literals, run_async
+from ..database.encoding import dump_json, interval, json_encoder, whole
 from ..errors import (
     Conflict,
     ConnectionFailed,
@@ -30,7 +30,6 @@ from ..errors import (
     is_uprooted,
 )
 from ..types import Finding, LaneBy, Retain
-from ..worker_options import WorkerOptions
 from .consumer import AsyncConsumer
 from .insights import AsyncInsights
 from .message import AsyncMessage
@@ -41,9 +40,10 @@ from .stream import AsyncStream
 from .suggesting import suggest
 
 if TYPE_CHECKING:
-    from ..embedded import EmbeddedServer
     from ..maintenance import AsyncMaintenance
-    from ..worker import AsyncWorker
+    from ..postgres.embedded import EmbeddedServer
+    from ..worker.lifecycle import AsyncWorker
+    from ..worker.options import WorkerOptions
     from .transport import AsyncTransport
 
 
@@ -157,12 +157,12 @@ class AsyncHeadgate:
 
     async def _start_or_join(self, directory: Path | str | None) -> EmbeddedServer:
         # async-only: begin
-        from ..embedded import start_or_join_async
+        from ..postgres.embedded import start_or_join_async
 
         return await start_or_join_async(directory)
         # async-only: end
         # sync-only: begin
-        # from ..embedded import start_or_join
+        # from ..postgres.embedded import start_or_join
         #
         # return start_or_join(directory)
         # sync-only: end
@@ -318,7 +318,7 @@ class AsyncHeadgate:
         `m.consumer` tells which it is; or pass a dict of consumers and handlers. The rest is as in `consumer.worker`.
         """
 
-        import_module("headgate.worker")
+        import_module("headgate.worker.lifecycle")
 
         def make(handler: Any) -> AsyncWorker:
             worker = self.worker_type(consumers, handler, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from ..encoding import T
+from ..database.encoding import T
 
 if TYPE_CHECKING:
     from .consumer import AsyncConsumer

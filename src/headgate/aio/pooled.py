@@ -11,9 +11,9 @@ import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from ..connections import Row
+from ..database.drivers import Row
+from ..database.forks import watch_connection, watch_pool, watched
 from ..errors import ConnectionFailed, Error
-from ..forks import watch_connection, watch_pool, watched
 
 _KEPT = 64 * 1024  # characters: a kept cursor keeps its last parameters and result, which must not be large
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 import headgate
-from headgate.encoding import dump_json
+from headgate.database.encoding import dump_json
 
 from .plan import LANES
 from .sides import Place, messages

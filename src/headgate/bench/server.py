@@ -14,8 +14,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 import headgate
-from headgate.cluster import Cluster, postgres_bin
 from headgate.errors import from_database
+from headgate.postgres.cluster import Cluster, postgres_bin
 
 SETTINGS = {
     "shared_buffers": "1GB",

@@ -19,7 +19,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 import headgate
-from headgate.encoding import array_literal, dump_json
+from headgate.database.encoding import array_literal, dump_json
 
 from .plan import LANES, MESSAGE_BYTES
 

@@ -25,7 +25,7 @@ from typing import Any
 import psycopg
 
 from .. import Headgate, connect
-from ..cluster import Cluster, postgres_bin
+from ..postgres.cluster import Cluster, postgres_bin
 
 READER = """
 import asyncio, sys, headgate

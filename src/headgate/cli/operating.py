@@ -105,7 +105,7 @@ def up(call: Call, host: str, port: int, no_auth: bool, no_push: bool, **more: A
     Each option can be given in the environment, too: HEADGATE_PORT for `--port`, and so on.
     """
     try:
-        from headgate.server import logs
+        from headgate.server.operate import logs
         from headgate.server.processes.cores import by_cores
         from headgate.server.run import Running, serve  # here, because no other command needs it
         from headgate.server.settings import Settings

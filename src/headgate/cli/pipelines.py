@@ -52,6 +52,7 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
     pipeline_module = _pipelines()
     pipeline = pipeline_module.load(file)
     try:
+        import headgate.pipeline.checks  # noqa: F401 - all that a run needs
         from headgate.pipeline.run import run
         from headgate.pipeline.session import session
     except ImportError as missing:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import click
 
 import headgate
-from headgate.encoding import CONTENT_TYPE, decode, dump_json
+from headgate.database.encoding import CONTENT_TYPE, decode, dump_json
 
 from . import values
 from .app import app

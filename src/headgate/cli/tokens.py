@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from .. import statements
+from ..database import statements
 from . import values
 from .app import app
 from .call import Call, command, given
@@ -46,8 +46,8 @@ def add(
     body = {"name": name, "scopes": list(scopes), "streams": list(streams) or None, "rate_limit": rate_limit}
     if call.curl("POST", "tokens", body=given({**body, "lifetime": lifetime})):
         return
-    from ..connections import Array  # here: no other command needs them
-    from ..encoding import interval
+    from ..database.drivers import Array  # here: no other command needs them
+    from ..database.encoding import interval
     from ..tokens import new_token
 
     if (http := call.hg.http) is not None:

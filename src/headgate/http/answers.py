@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from ..encoding import CONTENT_TYPE, ENCODING
+from ..database.encoding import CONTENT_TYPE, ENCODING
 from ..types import ArchiveInfo, Attempt, ChannelInfo, ConsumerInfo, LifeEvent, SourceInfo, StreamInfo, WorkerInfo
 
 Row = tuple[Any, ...]

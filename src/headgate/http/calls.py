@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import statements
+from ..database import statements
 from ..errors import NotOverHttp
 from . import messages, operate, tables  # noqa: F401 - they fill the table
 from .request import CALLS, USE_THE_DATABASE, Made

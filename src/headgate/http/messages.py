@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from .. import statements
+from ..database import statements
 from ..errors import InvalidAckId, InvalidArgument
 from . import answers
 from .request import CALLS, Call, Made, Request, call, consumer_path, given, listing, look, milliseconds, path

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from .. import statements
+from ..database import statements
 from ..errors import NotOverHttp
 from . import answers
 from .request import USE_THE_DATABASE, Made, Request, call, consumer_path, given, listing, look, milliseconds, path

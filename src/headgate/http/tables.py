@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import statements
+from ..database import statements
 from ..types import BackfillInfo, PostgresSourceInfo
 from . import answers
 from .answers import Row

@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import InvalidArgument, StreamNotFound
+from ..lake.secrets import Secret
+from ..lake.storage import Place, place
+from ..lake.table import Lake, existing, find, schema_of
 from ..spark.keys import check_names, pattern
-from ..spark.secrets import Secret
 from ..sync import Headgate
-from . import archive, latest
-from .lake import Lake, existing, find, schema_of
+from .kinds import archive, latest
 from .moments import moment
+from .sinks.table import check_schema, table
 from .spec import Archive, Latest, Pipeline, Replay, Report, Transform
-from .storage import Place, place
-from .table_sink import check_schema, table
 
 BEFORE = ("beginning", "latest")  # where a stream can always be started
 

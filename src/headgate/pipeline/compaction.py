@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .lake import Lake, Writer, file_of, schema_of
-from .lake_files import File, binned, read_files, write_files
+from ..lake.files import File, binned, read_files, write_files
+from ..lake.table import Lake, Writer, file_of, schema_of
 from .run import Job
 from .tasks import in_tasks
 from .watching import describe

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_type
 
 from ..errors import InvalidArgument
+from ..lake.files import File, binned, read_files, with_date, write_files
+from ..lake.table import Lake, Writer, files_of, schema_of
 from .columns import Found, Shape, column_name
-from .lake import Lake, Writer, files_of, schema_of
-from .lake_files import File, binned, read_files, with_date, write_files
 from .run import Job
 from .spans import Span, read_in_tasks
 from .spec import Archive

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from .lake import Lake, Writer, in_two_places
-from .lake_files import File, read_files, write_files
+from ..lake.files import File, read_files, write_files
+from ..lake.table import Lake, Writer, in_two_places
 
 BUCKET = "bucket"
 LARGE = 64 * 1024 * 1024  # bytes of a file that is written anew only for its own rows

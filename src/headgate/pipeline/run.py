@@ -18,10 +18,10 @@ import msgspec
 from pyspark.errors import AnalysisException
 
 from ..errors import Error, InvalidArgument
-from ..spark.secrets import Secret, keep_secret
+from ..lake.secrets import Secret, keep_secret
+from ..lake.storage import Place, place
 from ..sync import Headgate
 from .spec import Pipeline
-from .storage import Place, place
 
 NOTE_EVERY = 5.0  # seconds between two notes of a pipeline that has nothing new to say
 
@@ -105,7 +105,7 @@ def run(
         say(progress)
 
     # they import this module
-    kind, checks = (importlib.import_module(f".{name}", __package__) for name in (pipeline.kind, "checks"))
+    kind, checks = (importlib.import_module(f".{name}", __package__) for name in (f"kinds.{pipeline.kind}", "checks"))
     notes.note("running")
     try:
         checks.check(pipeline, hg, where)

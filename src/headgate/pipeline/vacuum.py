@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from .lake import Lake, Writer
+from ..lake.table import Lake, Writer
 
 EVERY = 3600.0  # seconds between two looks at what the log names
 LIST_EVERY = 86400.0  # and between two listings of the whole table

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from .. import statements
+from ..database import statements
 from . import catalog, changes
 from .assembling import Assembler
 from .changes import PLAIN, Message, Route, Table

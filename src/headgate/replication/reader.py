@@ -18,8 +18,8 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from .. import statements
-from ..encoding import array_literal
+from ..database import statements
+from ..database.encoding import array_literal
 from ..errors import SourceBlocked, SourceTaken, from_database
 from . import catalog, looking
 from .assembling import HEARTBEAT, Assembler, Batch, Part

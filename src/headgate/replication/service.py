@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from .. import statements
+from ..database import statements
 from ..errors import SourceTaken
 from .reader import Reader, take
 from .troubles import explain

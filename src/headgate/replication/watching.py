@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .. import statements
+from ..database import statements
 from . import looking
 from .feed import connect
 from .wire import lsn_text

@@ -18,13 +18,13 @@ import uvicorn
 from ..aio import AsyncHeadgate
 from ..errors import Error
 from ..maintenance import AsyncMaintenance
-from .app import App
-from .exporting import export_traces
-from .listening import BACKLOG, listen, url_of
+from .http.app import App
+from .http.listening import BACKLOG, listen, url_of
+from .http.protocol import Protocol
+from .operate.trace_export import export_traces
 from .processes.member import Member
 from .processes.messages import Ready
 from .processes.supervisor import Supervisor
-from .protocol import Protocol
 from .service import Service
 from .settings import Settings
 

@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from .. import statements
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
+from ..database import statements
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from ..replication.service import SourceReaders
-from .auth import Tokens
-from .availability import Availability
-from .batching import Batching
-from .deadlines import Deadlines
 from .ending import end
-from .limits import Gauge
-from .metrics import Figures, Metrics
-from .polling import Polling
-from .protocol import most_connections
-from .pushing import Pushing
+from .flow.batching import Batching
+from .flow.polling import Polling
+from .http.deadlines import Deadlines
+from .http.limits import Gauge
+from .http.protocol import most_connections
+from .intake.webhooks import Sources
+from .operate.auth import Tokens
+from .operate.availability import Availability
+from .operate.metrics import Figures, Metrics
+from .push.pushing import Pushing
 from .settings import Settings
 from .siblings import Alone, Siblings
-from .sources import Sources
 
 log = logging.getLogger("headgate.server")
 

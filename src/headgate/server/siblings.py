@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .limits import Places, Rates
-from .metrics import Figures
+from .http.limits import Places, Rates
+from .operate.metrics import Figures
 
 
 class Siblings(Protocol):

@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
+from ..lake.secrets import keep_secret
 from .datasource import HeadgateDataSource
 from .messages import MESSAGE, with_data
-from .secrets import keep_secret
 
 __all__ = ["MESSAGE", "HeadgateDataSource", "keep_secret", "with_data"]

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions, dbapi
 
-from ..connections import Array
+from ..database.drivers import Array
 from ..errors import Error
+from ..lake.secrets import Secret, plain
 from ..sync import Headgate
-from .secrets import Secret, plain
 
 BATCH_BYTES = 8 * 1024 * 1024  # of rows in one Arrow batch: what a task holds at once does not grow with its range
 

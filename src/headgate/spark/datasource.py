@@ -8,13 +8,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from ..statements import STREAM_SETTINGS
+from ..database.statements import STREAM_SETTINGS
+from ..lake.secrets import plain
 from .database import control
 from .filters import FilteringReader, FilteringSeveralReader
 from .history import HistoryReader, HistoryStreamReader
 from .messages import MESSAGE, STREAM
 from .options import Reading, Target, reading, writing
-from .secrets import plain
 from .several import SeveralReader, SeveralStreamReader
 from .sink import BatchWriter, StreamWriter
 from .source import BatchReader, StreamReader

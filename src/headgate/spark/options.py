@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import InvalidArgument
+from ..lake.secrets import Secret
 from .messages import MESSAGE, STREAM
-from .secrets import Secret
 
 DATABASE = "HEADGATE_DATABASE_URL"
 READING = ("url", "stream", "streams", "streamPattern", "start", "end", "filter", "columns", "tasks", "lanesPerTask",

@@ -13,11 +13,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
-from ..connections import Array
+from ..database.drivers import Array
 from ..errors import InvalidArgument
+from ..lake.points import point
 from .database import ask, rows
 from .options import Target
-from .points import point
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"

@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..errors import ConnectionFailed, MessagesRemoved
+from ..lake.secrets import Secret
 from .database import ask, batches, control, names
 from .messages import ARROW, WITH_STREAM
 from .options import Reading
-from .secrets import Secret
 
 log = logging.getLogger("headgate.spark")
 

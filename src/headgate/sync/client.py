@@ -14,9 +14,9 @@ import psycopg
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from .. import schema, statements
-from ..connections import Row, database_name, literals, run_sync
-from ..encoding import dump_json, interval, json_encoder, whole
+from ..database import schema, statements
+from ..database.drivers import Row, database_name, literals, run_sync
+from ..database.encoding import dump_json, interval, json_encoder, whole
 from ..errors import (
     Conflict,
     ConnectionFailed,
@@ -30,7 +30,6 @@ from ..errors import (
     is_uprooted,
 )
 from ..types import Finding, LaneBy, Retain
-from ..worker_options import WorkerOptions
 from .consumer import Consumer
 from .insights import Insights
 from .message import Message
@@ -41,9 +40,10 @@ from .stream import Stream
 from .suggesting import suggest
 
 if TYPE_CHECKING:
-    from ..embedded import EmbeddedServer
     from ..maintenance import Maintenance
-    from ..worker import Worker
+    from ..postgres.embedded import EmbeddedServer
+    from ..worker.lifecycle import Worker
+    from ..worker.options import WorkerOptions
     from .transport import Transport
 
 
@@ -156,7 +156,7 @@ class Headgate:
         return self
 
     def _start_or_join(self, directory: Path | str | None) -> EmbeddedServer:
-        from ..embedded import start_or_join
+        from ..postgres.embedded import start_or_join
 
         return start_or_join(directory)
 
@@ -306,7 +306,7 @@ class Headgate:
         `m.consumer` tells which it is; or pass a dict of consumers and handlers. The rest is as in `consumer.worker`.
         """
 
-        import_module("headgate.worker")
+        import_module("headgate.worker.lifecycle")
 
         def make(handler: Any) -> Worker:
             worker = self.worker_type(consumers, handler, **options)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, overload
 
 from psycopg import Connection
 
-from .. import statements, tracing
-from ..connections import Array, Row
-from ..encoding import T, checked_text, dump_json, error_text, interval, whole
-from ..encoding import decode as default_decode
+from .. import tracing
+from ..database import statements
+from ..database.drivers import Array, Row
+from ..database.encoding import T, checked_text, dump_json, error_text, interval, whole
+from ..database.encoding import decode as default_decode
+from ..database.forks import process_name
+from ..database.parameters import as_filter, as_moment, as_position, as_seconds, as_seqs
 from ..errors import Error, InvalidAckId, InvalidArgument, SchemaMissing, StaleDelivery
-from ..forks import process_name
-from ..parameters import as_filter, as_moment, as_position, as_seconds, as_seqs
 from ..types import (
     Attempt,
     Backoff,
@@ -36,12 +37,12 @@ from ..types import (
     Settled,
     State,
 )
-from ..worker_options import WorkerOptions
 from .message import Message
 from .pooled import PooledConnection, rows_of
 
 if TYPE_CHECKING:
-    from ..worker import Worker
+    from ..worker.lifecycle import Worker
+    from ..worker.options import WorkerOptions
     from .client import Headgate
 
 SHORTEST_POLL = 0.001
@@ -304,7 +305,7 @@ class Consumer(Generic[T]):
         What returns is acked, what raises is nacked and comes again; `headgate.Retry` says when. While a handler runs
         its message is kept. `WorkerOptions` has the options. A plain function runs in threads.
         """
-        import_module("headgate.worker")
+        import_module("headgate.worker.lifecycle")
         if handler is None:
             return lambda handler: self.worker_type(self, handler, **options)
         return self.worker_type(self, handler, **options)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .. import schema, statements
-from ..connections import Array, Row
-from ..encoding import decode, interval, whole
+from ..database import schema, statements
+from ..database.drivers import Array, Row
+from ..database.encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (
     ArchiveInfo,

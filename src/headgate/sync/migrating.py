@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from .. import schema
+from ..database import schema
 from ..errors import Conflict, NotAllowed, SchemaMissing, from_database
 
 log = logging.getLogger("headgate.migrate")

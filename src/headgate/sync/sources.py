@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import statements
-from ..connections import Array
-from ..encoding import dump_json
+from ..database import statements
+from ..database.drivers import Array
+from ..database.encoding import dump_json
 from ..errors import InvalidArgument, SourceNotFound
 from ..types import Scheme, SourceInfo, SourceKind
 from .table_sources import TableSources

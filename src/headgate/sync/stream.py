@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from .. import statements, tracing
-from ..connections import Array
-from ..encoding import T, checked_text, decoder, dump_json, encode, interval, whole
+from .. import tracing
+from ..database import statements
+from ..database.drivers import Array
+from ..database.encoding import T, checked_text, decoder, dump_json, encode, interval, whole
+from ..database.parameters import as_delay, as_filter, as_position, is_absolute
 from ..errors import InvalidArgument
-from ..parameters import as_delay, as_filter, as_position, is_absolute
 from ..types import (
     ArchiveInfo,
     Attempt,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import statements
+from ..database import statements
 from ..errors import ConsumerNotFound, StreamNotFound
 from ..hints import did_you_mean, similar
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import statements
-from ..connections import Array
-from ..encoding import dump_json
+from ..database import statements
+from ..database.drivers import Array
+from ..database.encoding import dump_json
 from ..errors import InvalidArgument, SourceExists, SourceNotFound
 from ..http import tables as requests
 from ..replication import setup

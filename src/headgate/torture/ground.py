@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from psycopg.conninfo import make_conninfo
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 from .proxy import Proxy
 

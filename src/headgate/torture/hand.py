@@ -29,7 +29,7 @@ import psycopg
 
 import headgate
 from headgate.aio import AsyncHeadgate
-from headgate.encoding import dump_json
+from headgate.database.encoding import dump_json
 from headgate.errors import ConnectionFailed, Error
 from headgate.types import Outgoing
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from headgate import schema
+from headgate.database import schema
 
 GATE = 7376002  # the advisory lock is (GATE, 0)
 

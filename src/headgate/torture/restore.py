@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from headgate.cluster import Cluster
+from headgate.postgres.cluster import Cluster
 
 from .ground import Ground
 

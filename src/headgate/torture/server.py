@@ -14,9 +14,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from headgate import schema
-from headgate.cluster import Cluster, postgres_bin
+from headgate.database import schema
 from headgate.errors import EmbeddedServerError, from_database
+from headgate.postgres.cluster import Cluster, postgres_bin
 
 from .faults import NEEDS_DISK, NEEDS_STANDBY
 from .ground import Ground

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from headgate.statements import CREATE_STREAM
+from headgate.database.statements import CREATE_STREAM
 
 from .catalogue import PRESETS
 from .operators import Operator

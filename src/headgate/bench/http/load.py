@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import psutil
 import psycopg
 
-from headgate.encoding import dump_json
+from headgate.database.encoding import dump_json
 from headgate.errors import Error
 
 from ..crew import Failure

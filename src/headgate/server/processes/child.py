@@ -15,7 +15,7 @@ from time import monotonic
 from typing import NoReturn
 
 from ...errors import Error
-from ..metrics import Figures
+from ..operate.metrics import Figures
 from . import messages
 from .member import Member
 from .messages import Downward, Frames

@@ -17,8 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..ending import end
-from ..limits import Places, Rates
-from ..metrics import Figures
+from ..http.limits import Places, Rates
+from ..operate.metrics import Figures
 from . import messages
 from .messages import (
     Altered,

@@ -6,7 +6,7 @@ import struct
 
 import msgspec
 
-from ..metrics import Figures
+from ..operate.metrics import Figures
 
 _LENGTH = struct.Struct("=I")
 

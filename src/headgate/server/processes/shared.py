@@ -18,7 +18,7 @@ from hashlib import blake2b
 from time import monotonic
 from typing import IO
 
-from ..limits import Places, Rates, refilled
+from ..http.limits import Places, Rates, refilled
 
 WAYS = 8  # rows of a group: a name is looked for in one group alone
 TRIES = 50  # to get a lock that somebody holds for some microseconds

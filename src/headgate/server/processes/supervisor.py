@@ -17,7 +17,7 @@ from contextlib import suppress
 from time import monotonic
 
 from ...errors import Error
-from ..metrics import Figures, Metrics
+from ..operate.metrics import Figures, Metrics
 from . import messages
 from .child import Child, fork
 from .member import Member

@@ -1,5 +1,5 @@
 -- Push consumers: the server receives for them and posts each message to a URL. What is here says where and how; the posting is in
--- headgate.server.pushing, over receive, ack, nack and release like any worker's.
+-- headgate.server.push.pushing, over receive, ack, nack and release like any worker's.
 
 -- write_push(consumer, push): sets what is given of {"url", "secret", "concurrency", "timeout", "headers"}; the rest stays, or has its
 -- default when the consumer did not push before. HG010 for what makes no sense; no message repeats a secret. Writes push.

@@ -1,0 +1,90 @@
+"""What callers pass, checked and in the form in which statements take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ..errors import InvalidArgument, InvalidFilter, InvalidPosition
+from . import statements
+from .drivers import Array
+from .encoding import interval
+
+_ZONE = (
+    "pass a datetime with a zone: datetime.now(timezone.utc), or .astimezone() for local time; in text, write +00:00"
+)
+
+
+def as_filter(filter: Any) -> Array | None:
+    """One key filter or several."""
+    if filter is None:
+        return None
+    if not isinstance(filter, (str, list, tuple)) or not all(isinstance(f, str) for f in filter):
+        raise InvalidFilter(f"{filter!r} is not a key filter", hint="pass a str such as 'orders.>', or a list of them")
+    return Array([filter] if isinstance(filter, str) else filter)
+
+
+def as_moment(moment: Any) -> str | None:
+    """A time. One without a zone is another moment in another place, and so it is refused."""
+    if moment is None:
+        return None
+    try:
+        read = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
+        if read.utcoffset() is not None:
+            return read.astimezone(UTC).isoformat()
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(
+            f"{moment!r} is not a time", hint="pass a datetime, or a str such as 2026-01-31 12:00:00+00"
+        ) from None
+    raise InvalidArgument(f"the time {str(moment)!r} has no time zone", hint=_ZONE)
+
+
+def as_seconds(length: Any, what: str) -> float:
+    """A length of time, in seconds."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if type(seconds) not in (int, float) or seconds != seconds:
+        raise InvalidArgument(f"{what} {length!r} is not a length of time", hint="give seconds, or a timedelta")
+    return float(seconds)
+
+
+def as_delay(delay: Any, deliver_at: Any) -> str | None:
+    """When a message is to be delivered: after a time, or at one, which the database's clock tells (`is_absolute`)."""
+    if deliver_at is None:
+        return interval(delay)
+    if delay is not None:
+        raise InvalidArgument("a message has both delay and deliver_at", hint="give one of them")
+    return f"{statements.AT}{as_moment(deliver_at)}"
+
+
+def is_absolute(delays: Iterable[str | None] | None) -> bool:
+    """Whether any of these is a time, so that the statement has to be one that knows them."""
+    return delays is not None and any(d is not None and d.startswith(statements.AT) for d in delays)
+
+
+def as_position(position: Any) -> str | None:
+    """Where a consumer is to begin: "beginning", "end", a seq, or a time with a zone."""
+    if position is None or position in ("beginning", "end"):
+        return position  # type: ignore[no-any-return]
+    if isinstance(position, int) and not isinstance(position, bool):
+        return str(position)
+    if isinstance(position, str) and position.isascii() and position.isdecimal():
+        return position
+    try:
+        return as_moment(position)
+    except InvalidArgument as error:
+        if error.hint == _ZONE:
+            raise InvalidPosition(error.message, hint=_ZONE) from None
+        raise InvalidPosition(
+            f'"{position}" is not a position in a stream',
+            hint="say beginning, end, a seq, or a time such as 2026-01-31 12:00:00+00",
+        ) from None
+
+
+def as_seqs(seqs: Any) -> Array | None:
+    """Sequence numbers."""
+    if seqs is None:
+        return None
+    if isinstance(seqs, str) or not all(isinstance(s, int) for s in seqs):
+        raise InvalidArgument("seqs are not whole numbers", hint="pass a list of int")
+    return Array(str(s) for s in seqs)

@@ -1,0 +1,1 @@
+"""Where a transform's streaming query can write: a lake, a table of PostgreSQL."""

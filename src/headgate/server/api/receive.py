@@ -1,0 +1,190 @@
+"""Receiving and settling."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from time import perf_counter
+
+from ... import tracing
+from ...aio import AsyncConsumer, AsyncMessage
+from ...errors import Error, InvalidArgument
+from ..flow.polling import Key
+from ..http.call import Call
+from ..http.errors import Problem
+from ..http.payload import to_json
+from ..http.routing import Routes
+from .answers_messages import Acked, Delivery, Extended, Message, Nacked, Released
+from .consumers import CONSUMER
+from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive, ToRelease
+from .streams import seconds
+
+routes = Routes()
+
+LONGEST_ACK_WAIT = 7 * 24 * 3600 * 1000  # milliseconds
+_MESSAGE = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}")
+_MESSAGE_OR_DELIVERY = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?")
+
+
+@routes.route("GET", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
+async def receive(call: Call) -> list[Delivery]:
+    """Up to `batch_size` messages; waits up to `wait_ms` for the first one.
+
+    They are the caller's for `ack_wait_ms`, or the consumer's ack_wait.
+    """
+    return await _receive(call, [])
+
+
+@routes.route(
+    "POST", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
+    answer=list[Delivery],
+)  # fmt: skip
+async def ack_and_receive(call: Call) -> list[Delivery]:
+    """Acks what is done and receives the next messages in one call."""
+    return await _receive(call, ours(call.body)[0])
+
+
+@routes.route("POST", CONSUMER + "/ack", scope="consume", body=ToAck, answer=Acked)
+async def ack(call: Call) -> Acked:
+    """Done with these messages."""
+    ids, foreign = ours(call.body)
+    acked = stale = 0
+    if ids:
+        acked, stale = await call.service.batching.ack(call.stream, call.consumer, ids)
+    else:
+        await call.service.consumer(call.stream, call.consumer)
+    await _settled(call, "acked", acked)
+    return Acked(acked, stale + foreign)
+
+
+@routes.route("POST", CONSUMER + "/nack", scope="consume", body=ToNack, answer=Nacked)
+async def nack(call: Call) -> Nacked:
+    """Not done with these messages: they come again after the delay, or the consumer's backoff."""
+    ids, foreign = ours(call.body)
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    done = await consumer.nack(ids, delay=seconds(call.body.delay_ms), error=call.body.error)
+    await _settled(call, "nacked", done.settled)
+    return Nacked(done.settled, done.stale + foreign)
+
+
+@routes.route("POST", CONSUMER + "/release", scope="consume", body=ToRelease, answer=Released)
+async def release(call: Call) -> Released:
+    """Hands back messages that were not worked on: they are due at once, and the delivery does not count."""
+    ids, foreign = ours(call.body)
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    done = await consumer.release(ids)
+    call.service.polling.stirred(call.stream, call.consumer, done.settled)
+    return Released(done.settled, done.stale + foreign)
+
+
+@routes.route("POST", CONSUMER + "/extend", scope="consume", body=ToExtend, answer=Extended)
+async def extend(call: Call) -> Extended:
+    """Moves the deadline of these messages alone to so long from now, also nearer; 0 makes them visible at once."""
+    ids, foreign = ours(call.body)
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    done = await consumer.extend(ids, call.body.by_ms / 1000)
+    if done.settled and not call.body.by_ms:
+        call.service.polling.stirred(call.stream, call.consumer, done.settled, likely=True)
+    return Extended(done.settled, done.stale + foreign)
+
+
+def ours(body: ToReceive | ToAck | ToNack | ToRelease | ToExtend) -> tuple[list[str], int]:
+    """Those that can be ack_ids, and how many cannot: these are stale.
+
+    (The first two parts name a whole delivery. Several callers may share it, unless each said who it is.)
+    """
+    form = _MESSAGE_OR_DELIVERY if body.whole_deliveries else _MESSAGE
+    found = [id for id in body.ack_ids if form.fullmatch(id)]
+    return found, len(body.ack_ids) - len(found)
+
+
+async def _settled(call: Call, what: str, count: int) -> None:
+    call.service.metrics.count(what, call.stream, call.consumer, count)
+    if count:
+        # A key or a channel may go on, or what was nacked comes again. Otherwise an ack makes nothing available, unless
+        # the consumer had as many messages in flight as it may.
+        consumer = await call.service.consumer(call.stream, call.consumer)
+        likely = what == "nacked" or consumer.order == "key" or consumer.has_named_lanes
+        call.service.polling.stirred(call.stream, call.consumer, count, likely=likely)
+
+
+async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
+    q: ReceiveQuery = call.query
+    consumer = await call.service.consumer(call.stream, call.consumer)
+    polling = call.service.polling
+    key = _key(consumer, q)
+    if q.ack_wait_ms is not None and not 0 < q.ack_wait_ms <= LONGEST_ACK_WAIT:  # now, not when there is a message
+        raise InvalidArgument(
+            f"ack_wait_ms {q.ack_wait_ms} is not possible", hint="choose more than 0 and at most 7 days"
+        )
+    # Where others wait already there is nothing, and they come first.
+    looks = bool(acks) or not q.wait_ms or not polling.is_waited_for(call.stream, key)
+    mark = polling.mark(call.stream, key, looks=looks)
+    messages: list[AsyncMessage] = []
+    if looks:
+        messages, acked = await call.service.batching.receive(
+            consumer, q.batch_size, acks, q.worker, seconds(q.ack_wait_ms)
+        )
+        if acks:
+            await _settled(call, "acked", acked)
+    if not messages and q.wait_ms:
+        messages = await _wait(call, consumer, mark)
+    if messages and call.is_gone:  # nobody is there to take them: others get them now, not at the deadline
+        with suppress(Error):
+            await consumer.release(messages)
+        polling.stirred(call.stream, call.consumer)
+        return []
+    call.service.metrics.count("delivered", call.stream, call.consumer, len(messages))
+    if messages:
+        first = (m.created_at for m in messages if m.attempt == 1)
+        call.service.metrics.delivered(call.stream, call.consumer, first)
+        tracing.link(m.headers for m in messages)
+    if len(messages) == q.batch_size:  # there may be more
+        polling.stirred(call.stream, call.consumer)
+    return [
+        Delivery(
+            m.ack_id, Message(m.seq, m.key, to_json(m.text, m.headers), m.headers, m.channel, m.created_at), m.attempt
+        )
+        for m in messages
+    ]
+
+
+def _key(consumer: AsyncConsumer, q: ReceiveQuery) -> Key:
+    """Who waits for the same: all who ask a consumer, but where lanes are leased each worker has its own."""
+    return consumer.name, q.worker if consumer.leased else None
+
+
+async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMessage]:
+    """Waits without a connection, and not as work: neither the limit of time nor that of requests counts meanwhile."""
+    q: ReceiveQuery = call.query
+    service, loop = call.service, asyncio.get_running_loop()
+    polling, key = service.polling, _key(consumer, q)
+    until = loop.time() + q.wait_ms / 1000
+    messages: list[AsyncMessage] = []
+    place = (call.stream, call.consumer)
+    service.waiting_at.enter(place, consumer.max_waiting)
+    try:
+        service.waiting.enter()
+    except Problem:
+        service.waiting_at.leave(place)
+        raise
+    service.in_work.leave()
+    try:
+        while not messages and (left := until - loop.time()) > 0:
+            began = perf_counter()
+            if call.limit is not None:
+                call.limit.pause()
+            woken = await polling.wait(call.stream, key, q.batch_size, mark, left, call.gone)
+            call.waited += perf_counter() - began
+            if not woken:
+                break
+            if call.limit is not None:
+                call.limit.start()
+            mark = polling.mark(call.stream, key)
+            messages, _ = await service.batching.receive(consumer, q.batch_size, [], q.worker, seconds(q.ack_wait_ms))
+    finally:
+        service.waiting.leave()
+        service.waiting_at.leave(place)
+        service.in_work.now += 1  # it is answered at once: not a moment to refuse it
+    return messages

@@ -1,0 +1,23 @@
+"""All routes."""
+
+from __future__ import annotations
+
+from ..http.routing import Routes
+from . import again as routes_again
+from . import consumers as routes_consumers
+from . import dead as routes_dead
+from . import messages as routes_messages
+from . import receive as routes_receive
+from . import service as routes_service
+from . import sources as routes_sources
+from . import streams as routes_streams
+from . import tokens as routes_tokens
+from . import workers as routes_workers
+
+ROUTES = Routes().include(
+    module.routes
+    for module in (
+        routes_streams, routes_messages, routes_consumers, routes_receive, routes_workers, routes_again, routes_dead,
+        routes_sources, routes_tokens, routes_service,
+    )
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""Streams: make, list, look at, change, drop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from ...database import statements
+from ..http.call import Call
+from ..http.routing import Routes
+from .answers import Archive, Nothing, Stream, StreamSettings
+from .requests import NewStream, StreamChange
+
+routes = Routes()
+
+
+@routes.route("POST", "/api/streams", scope="admin", body=NewStream, answer=Stream, status=201)
+async def create_stream(call: Call) -> Stream:
+    """Makes a stream."""
+    new: NewStream = call.body
+    call.caller.check("admin", new.name, everywhere=False)
+    stream = await call.service.hg.stream(
+        new.name,
+        create=True,
+        exist_ok=new.if_not_exists,
+        lanes=new.lanes,
+        lane_by=new.lane_by,
+        retain=new.retain,
+        retain_up_to=seconds(new.retain_up_to_ms),
+        retain_at_least=seconds(new.retain_at_least_ms),
+        max_storage=new.max_storage,
+        one_message_per_key=new.one_message_per_key,
+        process_unmodified=new.process_unmodified,
+        dedup_window=seconds(new.dedup_window_ms),
+        max_message_bytes=new.max_message_bytes,
+        segment_rows=new.segment_rows,
+        segment_bytes=new.segment_bytes,
+        segment_age=seconds(new.segment_age_ms),
+        compact_every=seconds(new.compact_every_ms),
+    )
+    return Stream.of(await stream.info())
+
+
+@routes.route("GET", "/api/streams", scope="monitor", answer=list[Stream])
+async def list_streams(call: Call) -> list[Stream]:
+    """The streams that the token is for."""
+    return [Stream.of(s) for s in await call.service.hg.insights.streams() if call.caller.may_use(s.name)]
+
+
+@routes.route("GET", "/api/streams/{stream}", scope="monitor", answer=Stream)
+async def get_stream(call: Call) -> Stream:
+    """One stream."""
+    return Stream.of(await call.service.stream(call.stream).info())
+
+
+@routes.route("GET", "/api/streams/{stream}/settings", scope="any", answer=StreamSettings)
+async def get_stream_settings(call: Call) -> StreamSettings:
+    """What those who send and receive need to know of a stream."""
+    [row] = await call.service.hg.run(statements.STREAM_SETTINGS, (call.stream,))
+    return StreamSettings(*row)
+
+
+@routes.route("PATCH", "/api/streams/{stream}", scope="admin", body=StreamChange, answer=Stream)
+async def change_stream(call: Call) -> Stream:
+    """Changes settings of a stream. The number of lanes is changed first, by itself."""
+    stream = call.service.stream(call.stream)
+    given = changes(call.body)
+    if (lanes := given.pop("lanes", None)) is not None:
+        await stream.set_lanes(lanes)
+    if given != {"clear": []} or lanes is None:
+        await stream.alter(**given)
+    return Stream.of(await stream.info())
+
+
+@routes.route("DELETE", "/api/streams/{stream}", scope="admin", answer=Nothing)
+async def drop_stream(call: Call) -> Nothing:
+    """Removes a stream, its consumers, its messages and its dead letters."""
+    await call.service.stream(call.stream).drop()
+    return Nothing()
+
+
+@routes.route("GET", "/api/streams/{stream}/archives", scope="monitor", answer=list[Archive])
+async def list_archives(call: Call) -> list[Archive]:
+    """The archives of a stream: where they are, and how far."""
+    return [Archive.of(a) for a in await call.service.stream(call.stream).archives()]
+
+
+@routes.route("DELETE", "/api/streams/{stream}/archives/{archive}", scope="admin", answer=Nothing)
+async def drop_archive(call: Call) -> Nothing:
+    """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
+    await call.service.stream(call.stream).drop_archive(call.path["archive"])
+    return Nothing()
+
+
+def seconds(milliseconds: int | None) -> float | None:
+    """Milliseconds, as the SDK takes lengths of time."""
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def changes(body: Any) -> dict[str, Any]:
+    """The arguments of `alter` that a change stands for: null means to clear."""
+    given: dict[str, Any] = {}
+    clear = []
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        if value is UNSET:
+            continue
+        plain = name.removesuffix("_ms")
+        if value is None:
+            clear.append(plain)
+        else:
+            given[plain] = value / 1000 if plain != name else value
+    return {**given, "clear": clear}
