@@ -94,8 +94,8 @@ def caught_up(hg: Headgate, db: psycopg.Connection[Any], reader: Reader) -> None
     assert row is not None
     query = "select %s::text::pg_lsn <= %s::text::pg_lsn"
     while True:
+        reader.look()  # fails when it has ended
         done = db.execute(query, (row[0], hg.sources.postgres("bench").lsn)).fetchone()
-        reader.look()
         if done and done[0]:
             return
         sleep(0.02)

@@ -29,8 +29,8 @@ MODULES = {
     "receiving": ("receive",),
     "sending": ("send",),
     "settling": ("ack", "nack", "extend"),
+    "sources": ("source",),
     "streams": ("stream",),
-    "tables_commands": ("source",),  # and those of sources
     "tokens": ("token",),
 }
 

@@ -178,3 +178,6 @@ def remove(call: Call, source: str | None, forget: bool, yes: bool) -> None:
     else:
         call.hg.sources.drop(source)
     call.say({"removed": source}, source)
+
+
+from . import tables_commands  # noqa: E402, F401 - more commands of this group
