@@ -140,11 +140,12 @@ def latency(hg: Headgate, url: str, rate: int, seconds: float) -> dict[str, Any]
 
     def handle() -> None:
         while not done.is_set():
-            for m in consumer.receive(100, wait=0.5):
-                at = time()
+            found = consumer.receive(100, wait=0.5)
+            at = time()
+            for m in found:
                 if (began := sent.get(m.data["record"]["customer"])) is not None:
                     took.append((at - began) * 1000)
-                m.ack()
+            consumer.ack(found)
 
     thread = threading.Thread(target=handle)
     thread.start()

@@ -291,7 +291,7 @@ class Backfill:
             try:
                 await target.execute(statements.BEGIN_BACKFILL, (self._name, *row[:2]))
             except psycopg.Error as error:
-                raise TargetFailed from error
+                raise TargetFailed(error) from error
             self.is_tracking = True
             try:
                 await self._settle(source, target, row)
@@ -313,14 +313,14 @@ class Backfill:
         try:
             return await (await target.execute(statements.NEXT_BACKFILL, (self._name,))).fetchone()
         except psycopg.Error as error:
-            raise TargetFailed from error
+            raise TargetFailed(error) from error
 
     async def _say(self, target: AsyncConnection[Any], row: Any, state: str, problem: str) -> None:
         note = Note(self._name, row[0], row[1], state, None, list(row[3]), 0, None, problem)
         try:
             await target.execute(statements.NOTE_BACKFILL, note.params)
         except psycopg.Error as error:
-            raise TargetFailed from error
+            raise TargetFailed(error) from error
 
     async def _read(
         self, source: AsyncConnection[Any], target: AsyncConnection[Any], row: Any

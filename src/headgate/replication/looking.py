@@ -34,7 +34,8 @@ select pg_is_in_recovery(),
 _TABLES = """
 with published as (
   select format('%%I.%%I', p.schemaname, p.tablename) as name from pg_publication_tables p where p.pubname = %s)
-select t, case when to_regclass(t) is null then 'is gone' else 'is not in the publication any more' end
+select t, case when to_regclass(t) is null then 'is gone, or has another name now'
+               else 'is not in the publication any more' end
   from unnest(%s::text[]) t where t not in (select name from published)
 union all
 select format('%%I.%%I', n.nspname, c.relname),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -118,7 +119,7 @@ class Reader:
                 prepare_threshold=None if self._pooler else 5,
             )  # fmt: skip
         except psycopg.Error as error:
-            raise TargetFailed from error
+            raise TargetFailed(error) from error
 
     async def _begin(self, source: AsyncConnection[Any]) -> None:
         """Sees that the slot is there and on the same server, and ends whoever of us still reads it."""
@@ -181,7 +182,7 @@ class Reader:
             try:
                 await self._put(target, batch)
             except psycopg.Error as error:
-                raise TargetFailed from error
+                raise TargetFailed(error) from error
             if batch.end is not None:
                 feed.confirm(batch.end if self._is_dirty else 0)
                 self._count, self._is_dirty = 0, False
@@ -239,7 +240,7 @@ class Reader:
                 try:
                     is_ours = await self._note(keeping, feed, written, seen, idle, [*problems, *missing])
                 except psycopg.Error as error:
-                    raise TargetFailed from error
+                    raise TargetFailed(error) from error
                 if not is_ours:
                     raise SourceTaken(f'source "{r.name}" is read by another process now', hint="it goes on there")
                 looking.refuse_lost(seen, r.publication, r.slot, written, r.publication_oid)
@@ -275,7 +276,10 @@ class Heartbeat:
         if came == self._token or not self._token:
             if waited >= HEARTBEAT_EVERY:
                 self._token, self._at = secrets.token_hex(8), monotonic()
-                await source.execute("select pg_logical_emit_message(false, %s, %s)", (HEARTBEAT, self._token))
+                with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
+                    await source.execute("select pg_logical_emit_message(false, %s, %s)", (HEARTBEAT, self._token))
+                    return []
+                self._token = ""  # not here, then: it is no condition for reading
         elif waited > MISSING:
             return [
                 f"what was written {waited:.0f} seconds ago did not come yet: there is much to read, or the server "
@@ -295,7 +299,7 @@ def _cause(group: ExceptionGroup[Exception]) -> Exception:
 
 
 def _ours(error: Exception) -> Exception:
-    cause = error.__cause__ if isinstance(error, TargetFailed) else None
+    cause = error.error if isinstance(error, TargetFailed) else None
     if cause is not None and (getattr(cause, "sqlstate", None) or "").startswith("HG"):
         return from_database(cause) or error
     return error

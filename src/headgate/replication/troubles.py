@@ -53,12 +53,16 @@ class Failing(Exception):
 class TargetFailed(Exception):
     """The stream's database failed, not the source."""
 
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
 
 def explain(error: BaseException) -> tuple[str, str, str]:
     """State, sentence and hint: `lost` when somebody has to do something first, else `failing`."""
     where = "the source's database"
-    if isinstance(error, TargetFailed) and error.__cause__ is not None:
-        error, where = error.__cause__, "the stream's database"
+    if isinstance(error, TargetFailed):
+        error, where = error.error, "the stream's database"
     if isinstance(error, SourceBlocked):
         return "lost", error.message, error.hint or ""
     if isinstance(error, (Error, Failing)):

@@ -26,6 +26,13 @@ begin
     perform headgate.fail('HG010', 'rows that are gone are told by their keys, and a table here has a key of your own',
       'leave deletions out, or name the other tables');
   end if;
+  if deletions and exists (
+    select from headgate.postgres_source p
+     where p.name <> r.name and p.tables && coalesce(backfill_source.tables, r.tables)
+       and headgate.streams_of_source(p.name) && headgate.streams_of_source(r.name)) then
+    perform headgate.fail('HG010', 'another source sends a table of this name to the same stream, so it cannot be told '
+      'whose rows are gone', 'leave deletions out, or give the sources streams of their own');
+  end if;
   insert into headgate.source_backfill as b
       (source, table_name, from_column, from_value, finds_deleted)
     select r.name, t, backfill_source.from_column, backfill_source.from_value, deletions
@@ -35,6 +42,13 @@ begin
           asked_at = clock_timestamp(), finished_at = null, from_column = excluded.from_column,
           from_value = excluded.from_value, finds_deleted = excluded.finds_deleted, first_seq = null, deleted = 0;
 end $$;
+
+-- streams_of_source(name) -> the ids of the streams that a source sends to.
+create or replace function headgate.streams_of_source(p_name text) returns int[]
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select array(select p.stream from headgate.postgres_source p where p.name = p_name
+               union select t.stream from headgate.source_route t where t.source = p_name and t.stream is not null)
+$$;
 
 -- cancel_backfill(name, tables): ends the backfills of tables (null: all) that are not done. Writes
 -- source_backfill.
