@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from calls import value
-from conftest import wait_until
+from conftest import wait_until as wait_for
 
 import headgate
 
@@ -21,8 +21,9 @@ READ = """
 import asyncio, logging, sys
 logging.basicConfig(level=logging.INFO)
 import headgate
-from headgate.replication import feed, reader, service
+from headgate.replication import feed, reader, service, watching
 reader.KEEP_EVERY, reader.LEASE, service.LOOK_EVERY, service.FIRST_RETRY = 0.2, 1.0, 0.1, 0.1
+reader.TABLES_EVERY, watching.WATCH_EVERY, service.LONGEST_RETRY = 1.0, 0.3, 1.0
 feed.TELL_EVERY = 0.2
 async def main():
     async with await headgate.connect_async(sys.argv[1]) as hg:
@@ -31,6 +32,11 @@ async def main():
         await asyncio.Event().wait()
 asyncio.run(main())
 """
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Waits for something that another process does, on a machine that may do much else."""
+    wait_for(condition, timeout=180)
 
 
 class Reading:

@@ -35,7 +35,9 @@ ROUTES = {
     ("GET", "streams/{}/messages/{}/life"), ("GET", "streams/{}/attempts"),
     ("POST", "sources"), ("GET", "sources"), ("GET", "sources/{}"), ("PATCH", "sources/{}"), ("DELETE", "sources/{}"),
     ("POST", "sources/{}/backfill"), ("GET", "sources/{}/backfill"),
-    ("POST", "sources/{}/pause"), ("POST", "sources/{}/resume"),
+    ("DELETE", "sources/{}/backfill"), ("POST", "sources/{}/backfill/pause"), ("POST", "sources/{}/backfill/resume"),
+    ("POST", "sources/{}/pause"), ("POST", "sources/{}/resume"), ("POST", "sources/{}/restart"),
+    ("POST", "sources/{}"),  # that is, sources/check
     ("GET", "streams/{}/consumers/{}/workers"),
     ("POST", "tokens"), ("GET", "tokens"), ("DELETE", "tokens/{}"), ("GET", "audit"),
 }  # fmt: skip
@@ -153,6 +155,24 @@ CALLS: dict[str, tuple[str, str, object]] = {
     "source remove shop --forget": ("DELETE", "/api/sources/shop?forget=true", None),
     "source backfill shop --table public.a": ("POST", "/api/sources/shop/backfill", {"tables": ["public.a"]}),
     "source backfill shop --status": ("GET", "/api/sources/shop/backfill", None),
+    "source backfill shop --from at=2026 --deletions": (
+        "POST", "/api/sources/shop/backfill", {"from_column": "at", "from_value": "2026", "deletions": True},
+    ),
+    "source backfill shop --cancel --table public.a": (
+        "DELETE", "/api/sources/shop/backfill", {"tables": ["public.a"]},
+    ),
+    "source backfill shop --pause": ("POST", "/api/sources/shop/backfill/pause", None),
+    "source backfill shop --resume": ("POST", "/api/sources/shop/backfill/resume", None),
+    "source restart shop --no-deletions": (
+        "POST", "/api/sources/shop/restart", {"backfill": True, "deletions": False},
+    ),
+    "source check --url postgresql://a/b --table public.a": (
+        "POST", "/api/sources/check", {"url": "postgresql://a/b", "tables": ["public.a"]},
+    ),
+    "source edit shop --table a --stream-of a=s --key-of a=b,c --drop-size 1GB": (
+        "PATCH", "/api/sources/shop",
+        {"tables": ["a"], "streams": {"a": "s"}, "keys": {"a": ["b", "c"]}, "drop_bytes": 2**30},
+    ),
     "source pause shop": ("POST", "/api/sources/shop/pause", None),
     "source resume shop": ("POST", "/api/sources/shop/resume", None),
     "source add shop s --kind postgres --url postgresql://a/b --table public.orders --slot x": (

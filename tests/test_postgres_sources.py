@@ -10,13 +10,14 @@ import psycopg
 import pytest
 from calls import column, value
 from command_line import CommandLine
-from conftest import NewCluster, wait_until
+from conftest import NewCluster
 from servers import data, error, replica
 from source_databases import source_database
+from source_readers import wait_until
 
 import headgate
 from headgate.postgres.cluster import Cluster
-from headgate.replication import setup
+from headgate.replication import checks, setup
 
 Db = psycopg.Connection[Any]
 
@@ -46,8 +47,8 @@ def left_behind(source: Db) -> list[Any]:
     ) + column(source, "select pubname::text from pg_publication")
 
 
-def problems(url: str, *tables: str) -> dict[str, setup.Check]:
-    return {c.found: c for c in setup.check(url, tables) if not c.is_ok}
+def problems(url: str, *tables: str) -> dict[str, checks.Check]:
+    return {c.found: c for c in setup.check(url, tables)[0] if not c.is_ok}
 
 
 def test_what_is_missing_is_said(source_url: str) -> None:
@@ -81,7 +82,7 @@ def test_rights(source: Db, newest_url: str, cluster: Cluster) -> None:
     source.execute("create role reader login")
     try:
         url = newest_url.replace("postgres@", "reader@")
-        found = {c.name: c for c in setup.check(url, ["orders"]) if not c.is_ok}
+        found = {c.name: c for c in setup.check(url, ["orders"])[0] if not c.is_ok}
         assert found["rights"].advice == 'run ALTER ROLE "reader" REPLICATION as its superuser'
         assert "replication" in found
         source.execute("alter role reader replication")
@@ -114,7 +115,7 @@ def test_wal_level_slots_and_pooler(bin_dir: Path, tmp_path: Path) -> None:
     try:
         with psycopg.connect(cluster.url(), autocommit=True) as db:
             db.execute("create table orders (id int primary key)")
-        found = {c.name: c for c in setup.check(cluster.url(), ["orders"]) if not c.is_ok}
+        found = {c.name: c for c in setup.check(cluster.url(), ["orders"])[0] if not c.is_ok}
         assert found.keys() == {"wal_level", "slots"}
         assert "ALTER SYSTEM SET wal_level = logical" in (found["wal_level"].advice or "")
         assert "max_replication_slots" in (found["slots"].advice or "")

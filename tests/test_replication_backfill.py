@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 from calls import value
-from conftest import SETTINGS, wait_until
+from conftest import SETTINGS
 from hypothesis import given
 from hypothesis import strategies as st
 from source_databases import source_database
-from source_readers import Reading, caught_up, connected, messages
+from source_readers import Reading, caught_up, connected, messages, wait_until
 
 import headgate
 from headgate.postgres.cluster import Cluster
@@ -320,14 +320,16 @@ async def test_rows_that_something_unseen_has_changed_are_read_again(waiting_clu
                 if isinstance(found, Relation):
                     assembler.learn(Table.of(found, {}))
                 backfill.offer(assembler)
-        batch = assembler.take()
-        decoded = [json.loads(d) for d in batch.datas]
-        return [(k, d["action"], d["record"]["n"]) for k, d in zip(batch.keys, decoded, strict=True)]
+        keys, datas = assembler.take().parts.get(None, ([], []))
+        decoded = [json.loads(d) for d in datas]
+        return [(k, d["action"], d["record"]["n"]) for k, d in zip(keys, decoded, strict=True)]
 
     try:
         with connected(url) as db:
             async with await connect(url) as source:
-                rows = await load(source, "shop", made.publication, ("public.orders", datetime.now(UTC), None, []))
+                rows = await load(
+                    source, "shop", made.publication, ("public.orders", datetime.now(UTC), None, [], *[None] * 4), {}
+                )
                 assert isinstance(rows, Rows)
                 hold_commits(db)
                 held = update_held(url, 7)

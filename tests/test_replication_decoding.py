@@ -212,7 +212,7 @@ class Changes:
                     case pgoutput.Delete():
                         found += changes.of_delete(self._tables[m.relation], m, lsn, transaction)
                     case pgoutput.Truncate():
-                        found += changes.of_truncate([self._tables[r] for r in m.relations], m, lsn, transaction)
+                        found += [changes.of_truncate(self._tables[r], lsn, transaction) for r in m.relations]
         return [{"key": m.key, **json.loads(m.data)} for m in found]
 
 

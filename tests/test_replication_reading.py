@@ -15,9 +15,9 @@ import psutil
 import psycopg
 import pytest
 from calls import column, value
-from conftest import SETTINGS, wait_until
+from conftest import SETTINGS
 from source_databases import source_database
-from source_readers import Reading, caught_up, connected, messages, rebuilt
+from source_readers import Reading, caught_up, connected, messages, rebuilt, wait_until
 
 import headgate
 from headgate.postgres.cluster import Cluster

@@ -32,7 +32,7 @@ def granted() -> dict[str, list[str]]:
     """The public functions, by the role that may call them: what 99_rights.sql grants."""
     text = (FUNCTIONS / "99_rights.sql").read_text(encoding="utf-8")
     found = {}
-    for role, names in re.findall(r"\('(headgate_\w+)', array\[(.*?)\]", text, re.DOTALL):
+    for role, names in re.findall(r"\(\s*'(headgate_\w+)',\s*array\[(.*?)\]", text, re.DOTALL):
         found[role] = re.findall(r"'(\w+)'", names)
     return found
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..database import statements
 from ..database.drivers import Array
 from ..database.encoding import dump_json
-from ..errors import InvalidArgument, SourceExists, SourceNotFound
-from ..replication import setup
-from ..types import BackfillInfo, PostgresSourceInfo, Scheme, SourceCheck, SourceInfo, SourceKind
+from ..errors import InvalidArgument, SourceNotFound
+from ..types import Scheme, SourceInfo, SourceKind
+from .table_sources import AsyncTableSources
 
 if TYPE_CHECKING:
     from .client import AsyncHeadgate
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 CREATE_SOURCE = "create it with hg.sources.create(name, stream); hg.sources.all() lists those that there are"
 
 
-class AsyncSources:
+class AsyncSources(AsyncTableSources):
     """The sources of a database. A webhook source is a URL of the HTTP server: `POST /api/webhooks/<name>`.
 
-    Sources of tables have methods of their own: `add_postgres`, `postgres` and `all_postgres`, `pause`, `resume` and
-    `remove_postgres`. They are read by `headgate up`.
+    Sources of tables have methods of their own: `add_postgres`, `postgres` and `all_postgres`, `alter_postgres`,
+    `pause`, `resume`, `backfill`, `restart_postgres` and `remove_postgres`. They are read by `headgate up`.
     """
 
     def __init__(self, hg: AsyncHeadgate) -> None:
@@ -79,126 +78,6 @@ class AsyncSources:
     async def drop(self, name: str) -> None:
         """Removes a source. What it brought stays."""
         await self._hg.run(statements.DROP_SOURCE, (name,))
-
-    async def check_postgres(self, url: str, tables: Sequence[str]) -> list[SourceCheck]:
-        """Whether tables of a PostgreSQL database can be read, and what to do when they cannot. Changes nothing."""
-        # async-only: begin
-        found = await asyncio.to_thread(setup.check, url, as_tables(tables))
-        # async-only: end
-        # sync-only: begin
-        # found = setup.check(url, as_tables(tables))
-        # sync-only: end
-        return [SourceCheck(c.name, c.is_ok, c.found, None if c.is_ok else c.advice) for c in found]
-
-    async def add_postgres(
-        self,
-        name: str,
-        stream: str,
-        *,
-        url: str,
-        tables: Sequence[str],
-        publication: str | None = None,
-        slot: str | None = None,
-        backfill: bool = False,
-        exist_ok: bool = False,
-    ) -> PostgresSourceInfo:
-        """Has the changes of tables sent to a stream, from now on; with `backfill` also the rows that there are.
-
-        `tables` are names (`public.orders`), whole schemas (`public.*`) or all that there are (`*`). A publication and
-        a replication slot are made for the source unless existing ones are named. SourceBlocked says what is missing
-        for it in that database. `headgate up` reads it.
-        """
-        try:
-            await self._hg.run(statements.CHECK_SOURCE_NAME, (name,))
-        except SourceExists:
-            if exist_ok:
-                return await self.postgres(name)
-            raise
-        await self._hg.run(statements.STREAM_SETTINGS, (stream,))
-        # async-only: begin
-        work = asyncio.create_task(
-            asyncio.to_thread(setup.prepare, url, name, as_tables(tables), publication=publication, slot=slot)
-        )
-        try:
-            made = await asyncio.shield(work)
-        except asyncio.CancelledError:  # a slot that nobody knows of would keep WAL for ever
-            made = await work
-            await asyncio.to_thread(setup.remove, url, made.publication, made.slot, made.made)
-            raise
-        # async-only: end
-        # sync-only: begin
-        # made = setup.prepare(url, name, as_tables(tables), publication=publication, slot=slot)
-        # sync-only: end
-        params = (
-            name, stream, url, made.place, Array(made.tables), made.publication, made.slot, Array(made.made),
-            made.system_identifier, made.lsn,
-        )  # fmt: skip
-        try:
-            await self._hg.run(statements.ADD_POSTGRES_SOURCE, params)
-        except BaseException:
-            # async-only: begin
-            await asyncio.to_thread(setup.remove, url, made.publication, made.slot, made.made)
-            # async-only: end
-            # sync-only: begin
-            # setup.remove(url, made.publication, made.slot, made.made)
-            # sync-only: end
-            raise
-        if backfill:
-            await self.backfill(name)
-        return await self.postgres(name)
-
-    async def backfill(self, name: str, tables: Sequence[str] | None = None) -> None:
-        """Has all rows of tables (by default of all of the source's) sent, beside their changes, with action `read`.
-
-        Asked for again, it begins anew.
-        """
-        chosen = None if tables is None else Array(as_tables(tables))
-        await self._hg.run(statements.BACKFILL_SOURCE, (name, chosen))
-
-    async def backfills(self, name: str) -> list[BackfillInfo]:
-        """The tables whose rows are read or were, and how far that is."""
-        return [BackfillInfo(*row) for row in await self._hg.run(statements.SOURCE_BACKFILLS, (name,))]
-
-    async def all_postgres(self) -> list[PostgresSourceInfo]:
-        """All sources of tables."""
-        return [PostgresSourceInfo(*row) for row in await self._hg.run(statements.POSTGRES_SOURCES, (None, None))]
-
-    async def postgres(self, name: str) -> PostgresSourceInfo:
-        """One source of tables."""
-        for row in await self._hg.run(statements.POSTGRES_SOURCES, (name, name)):
-            return PostgresSourceInfo(*row)
-        raise SourceNotFound(f'there is no source "{name}" of tables', hint="hg.sources.all_postgres() lists them")
-
-    async def pause(self, name: str) -> None:
-        """Stops reading a source of tables. Meanwhile the database that it reads keeps its WAL, which takes room."""
-        await self._hg.run(statements.SET_SOURCE_PAUSED, (name, True))
-
-    async def resume(self, name: str) -> None:
-        """Reads a source of tables again, from where it was."""
-        await self._hg.run(statements.SET_SOURCE_PAUSED, (name, False))
-
-    async def remove_postgres(self, name: str, *, forget: bool = False) -> None:
-        """Removes a source of tables, with the publication and slot that were made for it. What it brought stays.
-
-        `forget=True` leaves those where they are, for a database that is gone: a slot that nobody drops keeps WAL.
-        """
-        if not forget:
-            [(url, publication, slot, made)] = await self._hg.run(statements.POSTGRES_SOURCE_ACCESS, (name,))
-            await self._hg.run(statements.SET_SOURCE_PAUSED, (name, True))  # or its reader would come back meanwhile
-            # async-only: begin
-            await asyncio.to_thread(setup.remove, url, publication, slot, made)
-            # async-only: end
-            # sync-only: begin
-            # setup.remove(url, publication, slot, made)
-            # sync-only: end
-        await self._hg.run(statements.DROP_POSTGRES_SOURCE, (name,))
-
-
-def as_tables(tables: Sequence[str]) -> list[str]:
-    """Names of tables."""
-    if not isinstance(tables, (list, tuple)) or not all(isinstance(t, str) for t in tables):
-        raise InvalidArgument("the tables are not a list of names", hint='pass ["public.orders"]')
-    return list(tables)
 
 
 def as_secrets(secret: str | Sequence[str] | None) -> Array | None:

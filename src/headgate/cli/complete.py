@@ -26,7 +26,9 @@ def consumer_names(context: click.Context, parameter: click.Parameter, begun: st
 
 def source_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Sources."""
-    return _matching(context, begun, lambda hg: [s.name for s in hg.sources.all()])
+    return _matching(
+        context, begun, lambda hg: [*(s.name for s in hg.sources.all()), *(s.name for s in hg.sources.all_postgres())]
+    )
 
 
 def context_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:

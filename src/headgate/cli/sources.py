@@ -13,6 +13,7 @@ from . import values
 from .app import app
 from .call import Call, command, given, options, stream_argument
 from .complete import source_names, stream_names
+from .tables import LIMITS, MAKING, OF_TABLES, ROUTES, TABLES, add_postgres, backfills, of_tables
 
 SCHEMES = click.Choice(["standard", "github", "stripe", "hmac", "none"])
 SOURCE = click.argument("source", required=False, metavar="SOURCE", shell_complete=source_names)
@@ -35,13 +36,6 @@ SETTINGS = (
     click.option("--tolerance", type=values.time, help="How far off a timestamp may be. Default: 5m."),
     click.option("--body", type=click.Choice(["json", "any"]), help="Whether to take other bodies than JSON."),
     click.option("--rate-limit", type=int, help="So many messages a second."),
-)  # fmt: skip
-TABLES = (
-    click.option("--url", metavar="URL", envvar="HEADGATE_SOURCE_URL", help="Of postgres: the database to read."),
-    click.option(
-        "--table", "tables", multiple=True, metavar="TABLE",
-        help="Of postgres: a table (public.orders), a schema (public.*) or all (*). Repeatable.",
-    ),
 )  # fmt: skip
 CLEARABLE = ("key", "id", "channel", "headers", "signature", "tolerance", "body", "rate_limit")
 
@@ -72,8 +66,7 @@ def as_seconds(settings: dict[str, Any]) -> dict[str, Any]:
     "--kind", type=click.Choice(["webhook", "postgres"]), default="webhook", show_default=True, help="What it is."
 )
 @options(TABLES)
-@click.option("--publication", metavar="NAME", help="Of postgres: use this publication instead of making one.")
-@click.option("--slot", metavar="NAME", help="Of postgres: use this replication slot instead of making one.")
+@options(MAKING, ROUTES, LIMITS)
 @click.option("--backfill", is_flag=True, help="Of postgres: send the rows that there are, too.")
 @options(SETTINGS)
 @click.option("--if-not-exists", is_flag=True, help="Leave a source of this name as it is.")
@@ -83,10 +76,10 @@ def add(call: Call, name: str | None, stream: str | None, kind: str, if_not_exis
     A webhook source is the URL /api/webhooks/NAME of the HTTP server. A postgres source is the changes of tables of a
     PostgreSQL database: `headgate up` reads them.
     """
-    read = {option: settings.pop(option) for option in ("url", "tables", "publication", "slot", "backfill")}
+    read = {option: settings.pop(option) for option in (*OF_TABLES, "publication", "slot")}
     if kind == "postgres":
         wanted(settings)
-        add_postgres(call, name, stream, if_not_exists, **read)
+        add_postgres(call, name, stream, if_not_exists, read)
         return
     if read["tables"]:
         raise click.UsageError("tables are of sources of kind postgres: say --kind postgres")
@@ -105,44 +98,6 @@ def add(call: Call, name: str | None, stream: str | None, kind: str, if_not_exis
     call.say(made, name)
 
 
-def add_postgres(
-    call: Call,
-    name: str | None,
-    stream: str | None,
-    if_not_exists: bool,
-    url: str | None,
-    tables: tuple[str, ...],
-    publication: str | None,
-    slot: str | None,
-    backfill: bool,
-) -> None:
-    """Makes a source of tables."""
-    name = name or str(call.ask("name"))
-    stream = call.stream(stream)
-    url = url or str(call.ask("url", hide=True))
-    chosen = list(tables) or str(call.ask("tables")).replace(",", " ").split()
-    own = given({"publication": publication, "slot": slot, "backfill": backfill or None})
-    leave = {"if_not_exists": True} if if_not_exists else {}
-    body = {"name": name, "stream": stream, "kind": "postgres", "url": url, "tables": chosen, **own, **leave}
-    if call.curl("POST", "sources", body=body):
-        return
-    made = call.hg.sources.add_postgres(name, stream, url=url, tables=chosen, exist_ok=if_not_exists, **own)
-    call.say(made, name)
-
-
-@command(sources, "check")
-@options(TABLES)
-def check(call: Call, url: str | None, tables: tuple[str, ...]) -> int:
-    """Look whether tables of a PostgreSQL database can be read, and what to do if not. Changes nothing."""
-    url = url or str(call.ask("url", hide=True))
-    found = call.hg.sources.check_postgres(url, list(tables) or ["*"])
-    rows = [
-        {"check": c.name, "ok": "yes" if c.is_ok else "no", "found": c.found, "advice": c.advice or ""} for c in found
-    ]
-    call.say_rows(found, rows, ("check", "ok", "found", "advice"), "there is nothing to check")
-    return 0 if all(c.is_ok for c in found) else 3
-
-
 @command(sources, "list", curl=True)
 def show_all(call: Call) -> None:
     """List the sources."""
@@ -159,8 +114,12 @@ def show_all(call: Call) -> None:
 def show(call: Call, source: str | None) -> None:
     """Show a source. Of its secrets only the ends are shown."""
     source = source or str(call.ask("source"))
-    if not call.curl("GET", "sources", source):
-        call.say(find(call, source))
+    if call.curl("GET", "sources", source):
+        return
+    found = find(call, source)
+    call.say(found)
+    if isinstance(found, headgate.PostgresSourceInfo) and not call.json:
+        backfills(call, source)
 
 
 def find(call: Call, name: str) -> headgate.SourceInfo | headgate.PostgresSourceInfo:
@@ -171,54 +130,23 @@ def find(call: Call, name: str) -> headgate.SourceInfo | headgate.PostgresSource
         return call.hg.sources.postgres(name)
 
 
-@command(sources, "backfill", curl=True)
-@SOURCE
-@click.option("--table", "tables", multiple=True, metavar="TABLE", help="Only of this table. Repeatable.")
-@click.option("--status", is_flag=True, help="Only say how far it is.")
-def backfill(call: Call, source: str | None, tables: tuple[str, ...], status: bool) -> None:
-    """Send all rows of a source's tables, beside their changes; asked for again, it begins anew."""
-    source = source or str(call.ask("source"))
-    chosen = list(tables) or None
-    if call.curl("GET" if status else "POST", "sources", source, "backfill", body=given({"tables": chosen}) or None):
-        return
-    if not status:
-        call.hg.sources.backfill(source, chosen)
-    call.hg.sources.postgres(source)
-    found = call.hg.sources.backfills(source)
-    columns = ("table", "state", "rows", "estimate", "error")
-    call.say_rows(found, [{c: getattr(b, c) for c in columns} for b in found], columns, "nothing is read")
-
-
-@command(sources, "pause", curl=True)
-@SOURCE
-def pause(call: Call, source: str | None) -> None:
-    """Stop reading the tables of a source. Meanwhile their database keeps its WAL, which takes room."""
-    source = source or str(call.ask("source"))
-    if call.curl("POST", "sources", source, "pause"):
-        return
-    call.hg.sources.pause(source)
-    call.say({"paused": source}, source)
-
-
-@command(sources, "resume", curl=True)
-@SOURCE
-def resume(call: Call, source: str | None) -> None:
-    """Read the tables of a source again, from where it was."""
-    source = source or str(call.ask("source"))
-    if call.curl("POST", "sources", source, "resume"):
-        return
-    call.hg.sources.resume(source)
-    call.say({"resumed": source}, source)
-
-
 @command(sources, "edit", curl=True)
 @SOURCE
 @click.option("--stream", metavar="STREAM", shell_complete=stream_names, help="Send to this stream from now on.")
+@options(TABLES, ROUTES, LIMITS)
+@click.option("--backfill", is_flag=True, help="Of postgres: send the rows of tables that are new to it.")
 @options(SETTINGS)
 @click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, source: str | None, stream: str | None, clear: tuple[str, ...], **settings: Any) -> None:
-    """Change settings of a source."""
+    """Change settings of a source. The tables of one of kind postgres are all that it has then."""
     source = source or str(call.ask("source"))
+    read = of_tables({option: settings.pop(option) for option in OF_TABLES})
+    if read:
+        wanted(settings)
+        read |= given({"stream": stream})
+        if not call.curl("PATCH", "sources", source, body=read):
+            call.say(call.hg.sources.alter_postgres(source, **read))
+        return
     signing, chosen = wanted(settings)
     changed = {**given({"stream": stream}), **signing}
     chosen.update(dict.fromkeys(clear))
@@ -227,6 +155,9 @@ def edit(call: Call, source: str | None, stream: str | None, clear: tuple[str, .
     if signing.get("scheme") == "none" and "secret" not in signing:
         changed["secret"] = []
     if call.curl("PATCH", "sources", source, body={**changed, **chosen}):
+        return
+    if changed.keys() == {"stream"} and not chosen and isinstance(find(call, source), headgate.PostgresSourceInfo):
+        call.say(call.hg.sources.alter_postgres(source, **changed))
         return
     call.say(call.hg.sources.alter(source, **changed, settings=as_seconds(chosen)))
 
@@ -247,3 +178,6 @@ def remove(call: Call, source: str | None, forget: bool, yes: bool) -> None:
     else:
         call.hg.sources.drop(source)
     call.say({"removed": source}, source)
+
+
+from . import tables_commands  # noqa: E402, F401 - more commands of this group

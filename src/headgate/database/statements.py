@@ -133,32 +133,52 @@ DROP_SOURCE = "select headgate.drop_source(%s)"
 SOURCES = "select * from headgate.sources where %s::text is null or name = %s order by name"
 POSTGRES_SOURCES = "select * from headgate.postgres_sources() where %s::text is null or name = %s order by name"
 CHECK_SOURCE_NAME = "select headgate.check_source_name(%s)"
-ADD_POSTGRES_SOURCE = (
-    "select headgate.add_postgres_source(%s, %s, %s, %s, %s::text[], %s, %s, %s::text[], %s, %s::text::pg_lsn)"
+ADD_POSTGRES_SOURCE = "select headgate.add_postgres_source(%s, %s, %s::text::jsonb)"
+RESTART_POSTGRES_SOURCE = "select headgate.restart_postgres_source(%s, %s::text::jsonb)"
+ALTER_POSTGRES_SOURCE = (
+    "select headgate.alter_postgres_source(%s, stream => %s, url => %s, place => %s, tables => %s::text[], "
+    "warn_bytes => %s, drop_bytes => %s, backfill_rate => %s, backfill_paused => %s)"
 )
+ROUTE_SOURCE = "select headgate.route_source(%s, %s, %s, %s::text[])"
 SET_SOURCE_PAUSED = "select headgate.set_source_paused(%s, %s)"
 DROP_POSTGRES_SOURCE = "select headgate.drop_postgres_source(%s)"
-POSTGRES_SOURCE_ACCESS = "select url, publication, slot, made from headgate.postgres_source_access(%s)"
-SOURCES_TO_READ = "select name, version, reader, is_free from headgate.sources_to_read()"
-TAKE_SOURCE = (
-    "select version, stream, url, publication, slot, system_identifier, lsn "
-    "from headgate.take_source(%s, %s, %s::text::interval)"
+POSTGRES_SOURCE_ACCESS = (
+    "select url, publication, slot, made, system_identifier, tables from headgate.postgres_source_access(%s)"
 )
-KEEP_SOURCE = "select headgate.keep_source(%s, %s, %s::text::interval, %s::text::pg_lsn, %s::text::pg_lsn, %s)"
+SOURCES_TO_READ = "select name, version, reader, is_free from headgate.sources_to_read()"
+SOURCES_TO_WATCH = "select name, url, slot, drop_bytes from headgate.sources_to_watch(%s::text::interval)"
+NOTE_SOURCE_SLOT = "select headgate.note_source_slot(%s, %s::text::pg_lsn, %s, %s)"
+LOSE_SOURCE = "select headgate.lose_source(%s, %s, %s)"
+TAKE_SOURCE = (
+    "select version, stream, url, publication, slot, system_identifier, lsn, timeline, publication_oid, made, tables, "
+    "drop_bytes, routes from headgate.take_source(%s, %s, %s::text::interval)"
+)
+KEEP_SOURCE = (
+    "select headgate.keep_source(%s, %s, %s::text::interval, %s::text::pg_lsn, %s::text::pg_lsn, %s, %s, %s, "
+    "%s::text[], %s)"
+)
 NOTE_SOURCE_PROGRESS = "select headgate.note_source_progress(%s, %s, %s::text::pg_lsn, %s, %s)"
 NOTE_SOURCE_STATE = "select headgate.note_source_state(%s, %s, %s, %s, %s)"
 LEAVE_SOURCE = "select headgate.leave_source(%s, %s)"
-BACKFILL_SOURCE = "select headgate.backfill_source(%s, %s::text[])"
-NEXT_BACKFILL = "select table_name, asked_at, last_key, again from headgate.next_backfill(%s)"
+BACKFILL_SOURCE = "select headgate.backfill_source(%s, %s::text[], %s, %s, %s)"
+CANCEL_BACKFILL = "select headgate.cancel_backfill(%s, %s::text[])"
+NEXT_BACKFILL = (
+    "select table_name, asked_at, last_key, again, from_column, from_value, finds_deleted, rate "
+    "from headgate.next_backfill(%s)"
+)
+BEGIN_BACKFILL = "select headgate.begin_backfill(%s, %s, %s)"
 NOTE_BACKFILL = "select headgate.note_backfill(%s, %s, %s, %s, %s::text[], %s::text[], %s, %s, %s)"
+TELL_DELETED_ROWS = "select headgate.tell_deleted_rows(%s, %s, %s, %s, %s)"
 SOURCE_BACKFILLS = (
-    "select table_name, state, rows, estimate, error, asked_at, finished_at from headgate.source_backfills(%s)"
+    "select table_name, state, rows, estimate, error, asked_at, finished_at, from_column, from_value, finds_deleted, "
+    "deleted from headgate.source_backfills(%s)"
 )
 SEND_CHANGES = "select count(*) from unnest(headgate.send_batch(%s, %s::text[], %s::text[]))"
 HISTORY = "select * from headgate.history(%s, %s, %s::text::interval)"
 SEQ_AT = "select headgate.seq_at(%s, %s)"
 SEEK_PREVIEW = "select seq, again, passed_over, exact from headgate.seek_preview(%s, %s, %s)"
 PIPELINES = "select * from headgate.pipeline_status()"
+SEND_CHANGES_AND_NOTE = "select headgate.send_changes(%s, %s::text[], %s::text[], %s, %s, %s::text::pg_lsn, %s)"
 COMPACT = "select headgate.compact(%s)"
 MAINTAIN = "select task, subject, done from headgate.maintain()"
 

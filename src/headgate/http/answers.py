@@ -203,6 +203,8 @@ def sources(data: Any, next: Any) -> list[Row]:
     own = {f.name for f in fields(SourceInfo)}
     found = []
     for each in data if isinstance(data, list) else [data]:
+        if each["kind"] != "webhook":
+            continue
         if (tolerance := each.pop("tolerance_ms")) is not None:
             each["tolerance"] = tolerance / 1000
         settings = {name: value for name, value in each.items() if name not in own and value is not None}

@@ -16,22 +16,51 @@ from .wire import Data, Keepalive, ProtocolError, read_frame
 MOST_MESSAGES = 1000  # of a batch
 MOST_CHARACTERS = 1_000_000
 
+HEARTBEAT = "headgate.heartbeat"  # the prefix of notes that show that what is written there comes here
 ANNOTATE = "headgate.annotate"  # the prefix of notes about the transaction that they are in
+
+
+Part = tuple[list[str], list[str]]  # keys and data of messages
+Finished = tuple[Any, ...]  # a backfill that is done: the parameters of statements.TELL_DELETED_ROWS
 
 
 @dataclass(slots=True)
 class Batch:
     """Messages to send, and when all transactions they are of have ended, where that was in the WAL."""
 
-    keys: list[str] = field(default_factory=list)
-    datas: list[str] = field(default_factory=list)
+    parts: dict[str | None, Part] = field(default_factory=dict)  # by stream; None is the source's
+    count: int = 0
     end: int | None = None
     committed_at: datetime | None = None  # of the last transaction
     characters: int = 0  # of the data
     notes: list[tuple[Any, ...]] = field(default_factory=list)  # how far backfills are: statements.NOTE_BACKFILL
 
+    finished: list[Finished] = field(default_factory=list)  # backfills that end with it
+
     def __len__(self) -> int:
-        return len(self.datas)
+        return self.count
+
+    def add(self, stream: str | None, key: str, data: str) -> None:
+        """Adds a message."""
+        part = self.parts.get(stream)
+        if part is None:
+            part = self.parts[stream] = ([], [])
+        part[0].append(key)
+        part[1].append(data)
+        self.count += 1
+        self.characters += len(data)
+
+    def join(self, other: Batch) -> None:
+        """Adds a batch that follows, of transactions that have ended."""
+        for stream, (keys, datas) in other.parts.items():
+            part = self.parts.setdefault(stream, ([], []))
+            part[0].extend(keys)
+            part[1].extend(datas)
+        self.count += other.count
+        self.characters += other.characters
+        self.notes += other.notes
+        self.finished += other.finished
+        self.end, self.committed_at = other.end, other.committed_at
 
 
 class Assembler:
@@ -47,6 +76,7 @@ class Assembler:
         self._batch = Batch()
         self._end = start
         self._committed_at: datetime | None = None
+        self.heartbeat: str | None = None  # the newest that came back
 
     def learn(self, table: Table) -> None:
         """What a table is from now on."""
@@ -75,9 +105,8 @@ class Assembler:
             self._committed_at = message.committed_at
         elif isinstance(message, pgoutput.Truncate):
             if not self._is_old:
-                tables = [self._tables[oid] for oid in message.relations if oid in self._tables]
-                for table in tables:
-                    self._add(changes.of_truncate([table], message, read.lsn, self._about), table, is_whole=True)
+                for table in [self._tables[oid] for oid in message.relations if oid in self._tables]:
+                    self._add([changes.of_truncate(table, read.lsn, self._about)], table, is_whole=True)
         elif isinstance(message, pgoutput.Note):
             self._note(message)
         return None
@@ -90,7 +119,7 @@ class Assembler:
     @property
     def is_filled(self) -> bool:
         """Whether there are messages to take."""
-        return bool(self._batch) or bool(self._batch.notes)
+        return bool(self._batch.count or self._batch.notes)
 
     @property
     def is_between(self) -> bool:
@@ -123,23 +152,25 @@ class Assembler:
 
     def _add(self, made: list[Message], table: Table, *, is_whole: bool = False) -> None:
         for message in made:
-            self.add(message)
+            self.add(message, table.stream)
             if self._changed is not None and self._transaction is not None:
-                self._changed(self._transaction.xid, message.key, table.prefix, is_whole)
+                self._changed(self._transaction.xid, message.row, table.prefix, is_whole)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message, stream: str | None = None) -> None:
         """Adds a message to the batch."""
-        self._batch.keys.append(message.key)
-        self._batch.datas.append(message.data)
-        self._batch.characters += len(message.data)
+        self._batch.add(stream, message.key, message.data)
 
-    def note(self, params: tuple[Any, ...]) -> None:
-        """Adds a note of how far a backfill is, to be kept together with the messages."""
+    def note(self, params: tuple[Any, ...], finished: Finished | None = None) -> None:
+        """Adds a note of how far a backfill is, to be kept together with the messages; and that it is done."""
         self._batch.notes.append(params)
+        if finished is not None:
+            self._batch.finished.append(finished)
 
     def _note(self, note: pgoutput.Note) -> None:
-        """An annotation holds for what follows it in its transaction."""
-        if note.prefix == ANNOTATE and note.is_transactional and self._transaction is not None:
+        """An annotation holds for what follows it in its transaction. A heartbeat is ours."""
+        if note.prefix == HEARTBEAT:
+            self.heartbeat = note.content.decode(errors="replace")
+        elif note.prefix == ANNOTATE and note.is_transactional and self._transaction is not None:
             text = note.content.decode(errors="replace").replace("\x00", "")
             try:
                 json.loads(text)

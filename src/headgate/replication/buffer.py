@@ -28,11 +28,7 @@ class Buffer:
             await self._wait()
         last = self._batches[-1] if self._batches else None
         if last is not None and last.end is not None and batch.end is not None and _fit(last, batch):
-            last.keys += batch.keys
-            last.datas += batch.datas
-            last.notes += batch.notes
-            last.characters += batch.characters
-            last.end, last.committed_at = batch.end, batch.committed_at
+            last.join(batch)
         else:
             self._batches.append(batch)
         self._characters += batch.characters

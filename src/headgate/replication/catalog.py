@@ -51,3 +51,11 @@ async def load_primary_key(conn: AsyncConnection[Any], relation: Relation) -> li
     """The columns of a table's primary key, as it is now."""
     row = await (await conn.execute(_PRIMARY_KEY, (relation.oid,))).fetchone()
     return list(row[0]) if row else []
+
+
+async def load_name(conn: AsyncConnection[Any], relation: Relation) -> str:
+    """The name of a table, quoted where SQL would."""
+    row = await (
+        await conn.execute("select format('%%I.%%I', %s::text, %s::text)", (relation.schema, relation.name))
+    ).fetchone()
+    return str(row[0]) if row else ""

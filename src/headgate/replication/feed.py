@@ -14,7 +14,9 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, sql
+from psycopg.conninfo import conninfo_to_dict
 
+from .timelines import check_timeline
 from .wire import Keepalive, lsn_text, write_status
 
 MOST_FRAMES = 500  # handed over at once
@@ -30,7 +32,8 @@ SESSION = {
 
 async def connect(url: str, *, replication: bool = False) -> AsyncConnection[tuple[Any, ...]]:
     """A connection to the database that is read."""
-    options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+    own = conninfo_to_dict(url).get("options")  # some hosts want an option of theirs in the URL
+    options = " ".join([*([str(own)] if own else []), *(f"-c {name}={value}" for name, value in SESSION.items())])
     more: dict[str, Any] = {"replication": "database"} if replication else {}
     if replication:
         options += f" -c wal_sender_timeout={round(SILENCE)}s"
@@ -43,8 +46,9 @@ async def connect(url: str, *, replication: bool = False) -> AsyncConnection[tup
 class Feed:
     """The frames of a slot. `open` it, `read` it, `confirm` what is kept, `close` it."""
 
-    def __init__(self, conn: AsyncConnection[tuple[Any, ...]], start: int) -> None:
+    def __init__(self, conn: AsyncConnection[tuple[Any, ...]], start: int, timeline: int) -> None:
         self._conn = conn
+        self.timeline = timeline
         self._pgconn = conn.pgconn
         self._flushed = start
         self._heard = monotonic()
@@ -52,10 +56,11 @@ class Feed:
         self._telling = asyncio.create_task(self._tell())
 
     @classmethod
-    async def open(cls, url: str, slot: str, publication: str, start: int) -> Feed:
-        """Begins to read a slot behind `start`."""
+    async def open(cls, url: str, slot: str, publication: str, start: int, timeline: int | None = None) -> Feed:
+        """Begins to read a slot behind `start`, which was on `timeline`."""
         conn = await connect(url, replication=True)
         try:
+            now = await check_timeline(conn, timeline, start)
             # A publication's name is a list's element in a string: quoted as both.
             names = '"' + publication.replace('"', '""') + '"'
             await conn.execute(
@@ -66,7 +71,7 @@ class Feed:
         except BaseException:
             await conn.close()
             raise
-        return cls(conn, start)
+        return cls(conn, start, now)
 
     async def read(self) -> list[bytes]:
         """The next frames: all that are here, up to a number; waits for one. Raises when the connection is gone."""

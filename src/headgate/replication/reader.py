@@ -9,7 +9,11 @@ that stays open: so nothing grows with it here. The source is told that somethin
 from __future__ import annotations
 
 import asyncio
+import json
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -18,24 +22,22 @@ from psycopg import AsyncConnection
 from ..database import statements
 from ..database.encoding import array_literal
 from ..errors import SourceBlocked, SourceTaken, from_database
-from . import catalog
-from .assembling import Assembler, Batch
+from . import catalog, looking
+from .assembling import HEARTBEAT, Assembler, Batch, Part
 from .backfill import Backfill
 from .buffer import Buffer
-from .changes import Table
+from .changes import PLAIN, Route, Table
 from .feed import Feed, connect
 from .pgoutput import Relation
+from .troubles import Failing, TargetFailed
 from .values import Type
 from .wire import Keepalive, lsn_number, lsn_text
 
 LEASE = 6.0  # seconds for which a reader is the one, unless it says that it still is
 KEEP_EVERY = 1.5  # seconds
-
-_LOOK = """
-select pg_current_wal_lsn()::text, s.wal_status, s.active_pid, s.confirmed_flush_lsn::text, c.system_identifier::text
-  from (select system_identifier from pg_control_system()) c
-  left join pg_catalog.pg_replication_slots s on s.slot_name = %s
-"""
+TABLES_EVERY = 10.0  # seconds between looks at the tables
+HEARTBEAT_EVERY = 30.0  # seconds
+MISSING = 60.0  # seconds after which a heartbeat that did not come is worth a word
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class Reading:
     slot: str
     system_identifier: str
     lsn: int
+    timeline: int | None
+    publication_oid: int | None
+    made: list[str]
+    tables: list[str]
+    drop_bytes: int | None
+    routes: dict[str, Route]  # of tables that have their own
 
 
 async def take(conn: AsyncConnection[Any], name: str, reader: str) -> Reading | None:
@@ -58,8 +66,12 @@ async def take(conn: AsyncConnection[Any], name: str, reader: str) -> Reading | 
     row = await (await conn.execute(statements.TAKE_SOURCE, (name, reader, f"{LEASE} s"))).fetchone()
     if row is None:
         return None
-    version, stream, url, publication, slot, system_identifier, lsn = row
-    return Reading(name, reader, version, stream, url, publication, slot, system_identifier, lsn_number(lsn))
+    version, stream, url, publication, slot, system, lsn, timeline, oid, made, tables, drop_bytes, routes = row
+    own = {table: Route(r["stream"], tuple(r["key"] or ())) for table, r in json.loads(routes).items()}
+    return Reading(
+        name, reader, version, stream, url, publication, slot, system, lsn_number(lsn), timeline, oid, made, tables,
+        drop_bytes, own,
+    )  # fmt: skip
 
 
 class Reader:
@@ -69,21 +81,22 @@ class Reader:
         self.reading = reading
         self._target_url = target_url
         self._pooler = pooler
-        self._backfill = Backfill(reading.name, reading.publication)
-        self._assembler = Assembler(reading.lsn, self._changed)
+        self._backfill = Backfill(reading.name, reading.publication, reading.routes)
+        self._assembler = Assembler(reading.lsn, self._backfill.changed)
         self._buffer = Buffer()
         self._written = reading.lsn  # everything up to here is in the stream, or was nothing
-        self._wal_end: int | None = None
-        self.sent = 0
+        self._count = 0  # messages of the open transaction
+        self._is_dirty = False  # whether there is one, or was since the last end
+        self._over: SourceBlocked | None = None  # why the slot has to go
 
     async def run(self) -> None:
         """Reads. Raises SourceTaken when another reader is the one now, SourceBlocked when it cannot go on."""
         async with (
-            await self._connect(autocommit=False) as target,
-            await self._connect(autocommit=True) as keeping,
+            await self._connect() as target,
+            await self._connect() as keeping,
             await connect(self.reading.url) as source,
         ):
-            await self._look(source, may_end=True)
+            await self._begin(source)
             feed = await self._open()
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -92,53 +105,43 @@ class Reader:
                     tasks.create_task(self._keep(feed, keeping))
                     tasks.create_task(self._fill())
             except ExceptionGroup as group:
-                raise _cause(group) from None
+                raise self._over or _cause(group) from None
             finally:
                 await feed.close()
+                if self._over is not None:
+                    async with await connect(self.reading.url) as last:
+                        await looking.drop_slot(last, self.reading.slot)
 
-    async def _connect(self, *, autocommit: bool) -> AsyncConnection[Any]:
-        return await AsyncConnection.connect(
-            self._target_url, autocommit=autocommit, application_name="headgate source", connect_timeout=10,
-            prepare_threshold=None if self._pooler else 5,
-        )  # fmt: skip
+    async def _connect(self) -> AsyncConnection[Any]:
+        try:
+            return await AsyncConnection.connect(
+                self._target_url, autocommit=True, application_name=looking.APPLICATION, connect_timeout=10,
+                prepare_threshold=None if self._pooler else 5,
+            )  # fmt: skip
+        except psycopg.Error as error:
+            raise TargetFailed(error) from error
 
-    async def _look(self, source: AsyncConnection[Any], *, may_end: bool = False) -> None:
-        """Sees that the slot is there and on the same server, and how far its WAL is."""
-        row = await (await source.execute(_LOOK, (self.reading.slot,))).fetchone()
-        assert row is not None
-        wal_end, status, pid, confirmed, system = row
-        self._wal_end = lsn_number(wal_end)
+    async def _begin(self, source: AsyncConnection[Any]) -> None:
+        """Sees that the slot is there and on the same server, and ends whoever of us still reads it."""
         r = self.reading
-        if system != r.system_identifier:
-            raise SourceBlocked(
-                "the source's URL leads to another server than the one that was read",
-                hint="put the right one back, or remove the source and add it anew with a backfill",
+        seen = await looking.look(source, r.publication, r.slot)
+        looking.refuse_other(seen, r.system_identifier, r.slot, r.lsn)
+        looking.refuse_lost(seen, r.publication, r.slot, r.lsn, r.publication_oid)
+        if seen.pid is None:
+            return
+        if seen.application == looking.APPLICATION:  # one that does not know yet, or whose end was not noticed
+            await source.execute("select pg_terminate_backend(%s)", (seen.pid,))
+        else:
+            raise Failing(
+                f'the slot "{r.slot}" is read by somebody else (application "{seen.application}", process {seen.pid})',
+                "end that reader: a slot has one",
             )
-        if status is None or status == "lost":
-            gone = "is gone" if status is None else "was cut off by the server (max_slot_wal_keep_size)"
-            raise SourceBlocked(
-                f'the replication slot "{r.slot}" {gone}: changes since {lsn_text(r.lsn)} may be missing',
-                hint="remove the source and add it anew with a backfill",
-            )
-        if self._wal_end < r.lsn:
-            raise SourceBlocked(
-                f"the server's WAL ends at {wal_end}, before what was read already ({lsn_text(r.lsn)})",
-                hint="a standby that was behind may have been promoted: remove the source and add it anew",
-            )
-        if lsn_number(confirmed) > r.lsn:
-            raise SourceBlocked(
-                f'the slot "{r.slot}" is at {confirmed}, ahead of what is in the stream ({lsn_text(r.lsn)})',
-                hint="the stream's database may have been restored, or somebody else read the slot: remove the source "
-                "and add it anew with a backfill",
-            )
-        if pid is not None and may_end:  # a reader before us that does not know yet, or whose end was not noticed
-            await source.execute("select pg_terminate_backend(%s)", (pid,))
 
     async def _open(self) -> Feed:
         r = self.reading
         for left in range(50, -1, -1):
             try:
-                return await Feed.open(r.url, r.slot, r.publication, r.lsn)
+                return await Feed.open(r.url, r.slot, r.publication, r.lsn, r.timeline)
             except psycopg.errors.ObjectInUse:  # the one that was ended is not quite gone
                 if not left:
                     raise
@@ -161,67 +164,142 @@ class Reader:
                 await self._buffer.put(assembler.take())
             await asyncio.sleep(0)  # others run in this process too
 
-    def _changed(self, xid: int, key: str, table: str, is_whole: bool) -> None:
-        if self._backfill.is_tracking:
-            self._backfill.recent.note(xid, key, table, is_whole=is_whole)
-
     async def _fill(self) -> None:
-        async with await connect(self.reading.url) as source, await self._connect(autocommit=True) as target:
+        async with await connect(self.reading.url) as source, await self._connect() as target:
             await self._backfill.run(source, target)
 
     async def _table(self, source: AsyncConnection[Any], relation: Relation) -> Table:
         types: dict[int, Type] = {}  # anew for each: they may have been altered
         await catalog.load_types(source, [c.type for c in relation.columns], types)
         key = await catalog.load_primary_key(source, relation) if relation.identity == "f" else None
-        return Table.of(relation, types, key)
+        routes = self.reading.routes
+        route = routes.get(await catalog.load_name(source, relation), PLAIN) if routes else PLAIN
+        return Table.of(relation, types, key, route)
 
     async def _write(self, feed: Feed, target: AsyncConnection[Any]) -> None:
-        r, count, is_dirty = self.reading, 0, False
         while True:
             batch = await self._buffer.take()
-            if batch:
-                await self._send(target, batch)
-                count += len(batch)
-            for note in batch.notes:
-                await target.execute(statements.NOTE_BACKFILL, note)
-            is_dirty = is_dirty or bool(batch or batch.notes)
-            if batch.end is None:  # more of its transaction is to come
-                continue
-            if is_dirty:
-                progress = (r.name, r.reader, lsn_text(batch.end), batch.committed_at, count)
-                await target.execute(statements.NOTE_SOURCE_PROGRESS, progress)
-                await target.commit()
-                feed.confirm(batch.end)
-            self.sent, count, is_dirty = self.sent + count, 0, False
-            self._written = max(self._written, batch.end)
+            try:
+                await self._put(target, batch)
+            except psycopg.Error as error:
+                raise TargetFailed(error) from error
+            if batch.end is not None:
+                feed.confirm(batch.end if self._is_dirty else 0)
+                self._count, self._is_dirty = 0, False
+                self._written = max(self._written, batch.end)
 
-    async def _send(self, target: AsyncConnection[Any], batch: Batch) -> None:
-        keys, datas = array_literal(list(batch.keys)), array_literal(list(batch.datas))
-        await target.execute(statements.SEND_CHANGES, (self.reading.stream, datas, keys))
+    async def _put(self, target: AsyncConnection[Any], batch: Batch) -> None:
+        """Sends a batch. If its last transaction has ended, also says how far that is, and commits."""
+        r = self.reading
+        if batch.end is not None and not self._is_dirty:
+            if not (batch.count or batch.notes):
+                return
+            if len(batch.parts) == 1 and not batch.notes:  # the usual one: a round trip, not four
+                [(stream, part)] = batch.parts.items()
+                progress = (lsn_text(batch.end), batch.committed_at)
+                await target.execute(
+                    statements.SEND_CHANGES_AND_NOTE, (*self._texts(stream, part), r.name, r.reader, *progress)
+                )
+                self._is_dirty = True
+                return
+        if not self._is_dirty:
+            await target.execute("begin")
+            self._is_dirty = True
+        self._count += len(batch)
+        for stream, part in batch.parts.items():
+            await target.execute(statements.SEND_CHANGES, self._texts(stream, part))
+        for note in batch.notes:
+            await target.execute(statements.NOTE_BACKFILL, note)
+        for finished in batch.finished:  # what is gone is known once all that was read is sent
+            [(deleted,)] = await (await target.execute(statements.TELL_DELETED_ROWS, finished)).fetchall()
+            self._count += deleted
+        if batch.end is not None:
+            await target.execute(
+                statements.NOTE_SOURCE_PROGRESS,
+                (r.name, r.reader, lsn_text(batch.end), batch.committed_at, self._count),
+            )
+            await target.execute("commit")
+
+    def _texts(self, stream: str | None, part: Part) -> tuple[str, str, str]:
+        keys, datas = part
+        return stream or self.reading.stream, array_literal(list(datas)), array_literal(list(keys))
 
     async def _keep(self, feed: Feed, keeping: AsyncConnection[Any]) -> None:
         r = self.reading
+        problems: list[str] = []
+        looked = -TABLES_EVERY
+        heartbeat = Heartbeat()
         async with await connect(r.url) as source:
             while True:
                 written = self._written
                 idle = self._buffer.is_empty and self._assembler.end <= written
-                await self._look_again(source)
-                end = None if self._wal_end is None else lsn_text(self._wal_end)
-                params = (r.name, r.reader, f"{LEASE} s", lsn_text(written), end, idle)
-                [(is_ours,)] = await (await keeping.execute(statements.KEEP_SOURCE, params)).fetchall()
+                seen = await looking.look(source, r.publication, r.slot)
+                if monotonic() - looked >= TABLES_EVERY:
+                    problems, looked = await looking.problems(source, r.publication, r.tables), monotonic()
+                missing = await heartbeat.beat(source, self._assembler.heartbeat)
+                try:
+                    is_ours = await self._note(keeping, feed, written, seen, idle, [*problems, *missing])
+                except psycopg.Error as error:
+                    raise TargetFailed(error) from error
                 if not is_ours:
                     raise SourceTaken(f'source "{r.name}" is read by another process now', hint="it goes on there")
+                looking.refuse_lost(seen, r.publication, r.slot, written, r.publication_oid)
+                if r.drop_bytes is not None and (seen.retained or 0) > r.drop_bytes:
+                    self._over = looking.too_much(seen.retained or 0, r.drop_bytes)
+                    raise self._over
                 feed.confirm(written)
                 await asyncio.sleep(KEEP_EVERY)
 
-    async def _look_again(self, source: AsyncConnection[Any]) -> None:
-        row = await (await source.execute("select pg_current_wal_lsn()::text")).fetchone()
-        assert row is not None
-        self._wal_end = lsn_number(row[0])
+    async def _note(
+        self, keeping: AsyncConnection[Any], feed: Feed, written: int, seen: looking.Seen, idle: bool, said: list[str]
+    ) -> bool:
+        """Says that this still is the reader, and how things stand; whether it is."""
+        r = self.reading
+        params = (
+            r.name, r.reader, f"{LEASE} s", lsn_text(written), lsn_text(seen.wal_end), idle, seen.retained,
+            seen.wal_status, said, feed.timeline,
+        )  # fmt: skip
+        [(is_ours,)] = await (await keeping.execute(statements.KEEP_SOURCE, params)).fetchall()
+        return bool(is_ours)
+
+
+class Heartbeat:
+    """Now and then writes something into the source's WAL that has to come back, also where nothing else happens."""
+
+    def __init__(self) -> None:
+        self._token = ""
+        self._at = -HEARTBEAT_EVERY
+
+    async def beat(self, source: AsyncConnection[Any], came: str | None) -> list[str]:
+        """Writes one if it is time; what there is to say of the last one. `came` is the newest that came back."""
+        waited = monotonic() - self._at
+        if came == self._token or not self._token:
+            if waited >= HEARTBEAT_EVERY:
+                self._token, self._at = secrets.token_hex(8), monotonic()
+                with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
+                    await source.execute("select pg_logical_emit_message(false, %s, %s)", (HEARTBEAT, self._token))
+                    return []
+                self._token = ""  # not here, then: it is no condition for reading
+        elif waited > MISSING:
+            return [
+                f"what was written {waited:.0f} seconds ago did not come yet: there is much to read, or the server "
+                "decodes a large transaction"
+            ]
+        return []
 
 
 def _cause(group: ExceptionGroup[Exception]) -> Exception:
     """What went wrong, in the words of the SDK where it has some. That the source was taken is why all else failed."""
-    errors = [e for e in group.exceptions if not isinstance(e, ExceptionGroup)]
-    ours = [from_database(e) or e for e in errors]
-    return next((e for e in ours if isinstance(e, SourceTaken)), ours[0])
+    errors = [e for e in group.exceptions if not isinstance(e, ExceptionGroup)] or [*group.exceptions]
+    ours = [_ours(e) for e in errors]
+    for kind in (SourceTaken, SourceBlocked):
+        if found := next((e for e in ours if isinstance(e, kind)), None):
+            return found
+    return ours[0]
+
+
+def _ours(error: Exception) -> Exception:
+    cause = error.error if isinstance(error, TargetFailed) else None
+    if cause is not None and (getattr(cause, "sqlstate", None) or "").startswith("HG"):
+        return from_database(cause) or error
+    return error

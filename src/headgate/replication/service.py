@@ -20,8 +20,10 @@ import psycopg
 from psycopg import AsyncConnection
 
 from ..database import statements
-from ..errors import Error, SourceBlocked, SourceTaken
+from ..errors import SourceTaken
 from .reader import Reader, take
+from .troubles import explain
+from .watching import watch
 
 log = logging.getLogger("headgate.sources")
 
@@ -34,20 +36,22 @@ class SourceReaders:
     """Reads sources. `run` runs a statement in the database that they are in, `url` says where that is."""
 
     def __init__(
-        self, run: Callable[[str], Awaitable[list[Any]]], url: Callable[[], str], *, pooler: bool = False
+        self, run: Callable[..., Awaitable[list[Any]]], url: Callable[[], str], *, pooler: bool = False
     ) -> None:
         self._run = run
         self._url = url
         self._pooler = pooler
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._running: dict[str, tuple[int, asyncio.Task[None]]] = {}  # by source: its version, and who reads it
-        self._resting: dict[str, tuple[float, float]] = {}  # until when, and how long the last time
+        self._resting: dict[tuple[str, int], tuple[float, float]] = {}  # until when, and how long the last time
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to read."""
-        self._task = asyncio.create_task(self._watch(), name="headgate-sources")
+        self._task = asyncio.create_task(self._look_for(), name="headgate-sources")
+        self._watching = asyncio.create_task(watch(self._run), name="headgate-source-slots")
 
     @property
     def is_alive(self) -> bool:
@@ -62,12 +66,13 @@ class SourceReaders:
     async def stop(self) -> None:
         """Ends it. What was sent and not committed comes again, to whoever reads next."""
         tasks = [task for _, task in self._running.values()]
-        for task in [*([self._task] if self._task else []), *tasks]:
+        tasks += [task for task in (self._task, self._watching) if task is not None]
+        for task in tasks:
             task.cancel()
-        if self._task is not None:
-            await asyncio.wait({self._task, *tasks})
+        if tasks:
+            await asyncio.wait(tasks)
 
-    async def _watch(self) -> None:
+    async def _look_for(self) -> None:
         while True:
             self._look.clear()
             try:
@@ -93,12 +98,12 @@ class SourceReaders:
             elif versions.get(name) != version:  # paused, changed or gone
                 task.cancel()
         for name, version, _, is_free in rows:
-            rested = self._resting.get(name, (0.0, 0.0))[0] <= monotonic()
+            rested = self._resting.get((name, version), (0.0, 0.0))[0] <= monotonic()
             if name not in self._running and is_free and rested:
-                task = asyncio.create_task(self._read(name), name=f"headgate-source-{name}")
+                task = asyncio.create_task(self._read(name, version), name=f"headgate-source-{name}")
                 self._running[name] = (version, task)
 
-    async def _read(self, name: str) -> None:
+    async def _read(self, name: str, version: int) -> None:
         began = monotonic()
         try:
             async with await self._connect() as conn:
@@ -109,22 +114,21 @@ class SourceReaders:
                     await Reader(reading, self._url(), pooler=self._pooler).run()
                 except SourceTaken:
                     log.info("the source %s is read by another process now", name)
-                except (Error, psycopg.Error, OSError, ExceptionGroup) as error:
-                    state = "lost" if isinstance(error, SourceBlocked) else "failing"
-                    message = error.message if isinstance(error, Error) else str(error).strip()
-                    hint = error.hint if isinstance(error, Error) else None
-                    self._rest(name, began)
+                except Exception as error:
+                    state, message, hint = explain(error)
+                    self._rest(name, version, began)
                     log.warning("the source %s cannot be read: %s", name, message)
                     await conn.execute(statements.NOTE_SOURCE_STATE, (name, self._name, state, message, hint))
                 finally:
                     with suppress(psycopg.Error):
                         await asyncio.shield(conn.execute(statements.LEAVE_SOURCE, (name, self._name)))
         except Exception as error:  # the next look tries again
-            self._rest(name, began)
-            log.warning("the source %s cannot be read: %s", name, error)
+            self._rest(name, version, began)
+            log.warning("the source %s cannot be read: %s", name, explain(error)[1])
 
-    def _rest(self, name: str, began: float) -> None:
+    def _rest(self, name: str, version: int, began: float) -> None:
         """Leaves it alone for a while: longer each time, unless it was read for a while in between."""
-        last = 0.0 if monotonic() - began > LONGEST_RETRY else self._resting.get(name, (0.0, 0.0))[1]
+        last = 0.0 if monotonic() - began > LONGEST_RETRY else self._resting.get((name, version), (0.0, 0.0))[1]
         pause = min(max(FIRST_RETRY, last * 2), LONGEST_RETRY)
-        self._resting[name] = (monotonic() + pause, pause)
+        self._resting = {of: rest for of, rest in self._resting.items() if of[0] != name}
+        self._resting[name, version] = (monotonic() + pause, pause)

@@ -166,7 +166,12 @@ class Consumer(Struct):
 
 
 class Tables(Struct):
-    """Tables whose changes a source brings, and how far it is. `lsn`: everything up to there is in the stream."""
+    """Tables whose changes a source brings, and how far it is. `lsn`: everything up to there is in the stream.
+
+    `routes`: tables with a stream or key of their own; `problems`: what is wrong with single tables. Of
+    `retained_bytes` of WAL, which the slot keeps, more than `warn_bytes` is worth a warning, and more than `drop_bytes`
+    ends the slot. `backfills` are listed of one source alone.
+    """
 
     place: str
     tables: list[str]
@@ -182,16 +187,41 @@ class Tables(Struct):
     lag_ms: int | None
     messages: int
     rate: float | None
+    routes: dict[str, Any]
+    problems: list[str]
+    retained_bytes: int | None
+    wal_status: str | None
+    looked_at: datetime | None
+    warn_bytes: int
+    drop_bytes: int | None
+    backfill_rate: int | None
+    backfill_paused: bool
+    backfill_rows: int | None
+    backfill_of: int | None
+    backfills: list[Backfill] | None = None
 
     @classmethod
-    def of(cls, info: PostgresSourceInfo) -> Tables:
+    def of(cls, info: PostgresSourceInfo, backfills: list[BackfillInfo] | None = None) -> Tables:
         """The answer for what is known of a source of tables."""
-        found = {name: getattr(info, name) for name in cls.__struct_fields__ if name != "lag_ms"}
-        return cls(lag_ms=None if info.lag is None else round(info.lag.total_seconds() * 1000), **found)
+        found = {name: getattr(info, name) for name in cls.__struct_fields__ if name not in ("lag_ms", "backfills")}
+        lag = None if info.lag is None else round(info.lag.total_seconds() * 1000)
+        return cls(lag_ms=lag, backfills=None if backfills is None else [Backfill.of(b) for b in backfills], **found)
+
+
+class SourceCheck(Struct):
+    """Something that reading tables needs; `advice` says what to do when it is not there."""
+
+    name: str
+    is_ok: bool
+    found: str
+    advice: str | None
 
 
 class Backfill(Struct):
-    """A table whose rows a source reads beside its changes: how many, of about how many."""
+    """A table whose rows a source reads beside its changes: how many, of about how many.
+
+    `deleted` rows were told that the stream had and the table no longer, where that was wanted (`finds_deleted`).
+    """
 
     table: str
     state: str
@@ -200,6 +230,10 @@ class Backfill(Struct):
     error: str | None
     asked_at: datetime
     finished_at: datetime | None
+    from_column: str | None
+    from_value: str | None
+    finds_deleted: bool
+    deleted: int
 
     @classmethod
     def of(cls, info: BackfillInfo) -> Backfill:
@@ -227,13 +261,13 @@ class Source(Struct):
     postgres: Tables | None = None
 
     @classmethod
-    def of(cls, info: SourceInfo | PostgresSourceInfo) -> Source:
+    def of(cls, info: SourceInfo | PostgresSourceInfo, backfills: list[BackfillInfo] | None = None) -> Source:
         """The answer for what is known of a source."""
         if isinstance(info, PostgresSourceInfo):
             nothing: dict[str, Any] = dict.fromkeys(n if n != "tolerance" else "tolerance_ms" for n in SETTINGS)
             return cls(
                 name=info.name, kind=info.kind, stream=info.stream, scheme=None, secret=[], created_at=info.created_at,
-                postgres=Tables.of(info), **nothing,
+                postgres=Tables.of(info, backfills), **nothing,
             )  # fmt: skip
         found = {name: info.settings.get(name) for name in SETTINGS}
         tolerance = found.pop("tolerance")

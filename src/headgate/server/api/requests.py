@@ -31,6 +31,10 @@ Identifier = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[A-Za-z0
 Secret = Annotated[str, Meta(min_length=8, max_length=1000)]
 Secrets = Annotated[list[Secret], Meta(min_length=1, max_length=5)]
 Where = Annotated[str, Meta(min_length=1, max_length=200)]
+TableNames = Annotated[list[Where], Meta(min_length=1, max_length=1000)]
+Columns = Annotated[list[Where], Meta(min_length=1, max_length=32)]
+Amount = Annotated[int, Meta(ge=0, le=2**60)]
+RowRate = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 HeaderName = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_-]+$")]
 HeaderNames = Annotated[list[HeaderName], Meta(max_length=50)]
 
@@ -168,12 +172,14 @@ class SignatureForm(Body):
 class NewSource(Body):
     """A source to make. `key`, `id` and `channel`: a path in the JSON body (`customer.id`), or `header:X-Name`.
 
-    One of kind postgres has `url` and `tables` (`public.orders`, `public.*`, `*`), and of the rest only `publication`
-    and `slot`, where existing ones are to be used.
+    One of kind postgres has `url` and `tables` (`public.orders`, `public.*`, `*`), and of the rest only what stands
+    below them: `publication` and `slot`, where existing ones are to be used; `streams` and `keys` (columns) of single
+    tables; limits of what its slot keeps; `backfill_rate` in rows a second. With `{table}` in `stream` each table has
+    one of its own.
     """
 
     name: Name
-    stream: Name
+    stream: Annotated[str, Meta(min_length=1, max_length=100)]
     kind: Literal["webhook", "postgres"] = "webhook"
     scheme: Literal["standard", "github", "stripe", "hmac", "none"] = "standard"
     secret: Secret | Secrets | None = None
@@ -186,17 +192,52 @@ class NewSource(Body):
     body: Literal["json", "any"] | None = None
     rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     url: PostgresUrl | None = None
-    tables: Annotated[list[Where], Meta(min_length=1, max_length=1000)] | None = None
+    tables: TableNames | None = None
     publication: Identifier | None = None
     slot: Identifier | None = None
+    streams: dict[Where, Name] | None = None
+    keys: dict[Where, Columns] | None = None
+    warn_bytes: Amount | None = None
+    drop_bytes: Amount | None = None
+    backfill_rate: RowRate | None = None
     backfill: bool = False
     if_not_exists: bool = False
 
 
-class ToBackfill(Body):
-    """Tables whose rows are to be sent; all of the source's if none are named."""
+class ToCheck(Body):
+    """A database whose tables could be read."""
 
-    tables: Annotated[list[Where], Meta(min_length=1, max_length=1000)] | None = None
+    url: PostgresUrl
+    tables: TableNames
+    publication: Identifier | None = None
+    slot: Identifier | None = None
+
+
+class ToBackfill(Body):
+    """Tables whose rows are to be sent; all of the source's if none are named.
+
+    `from_column` and `from_value`: only rows whose column is not below the value. `deletions`: a delete for each row
+    that the stream has and the table no longer.
+    """
+
+    tables: TableNames | None = None
+    from_column: Where | None = None
+    from_value: Text | None = None
+    deletions: bool = False
+
+
+class SomeTables(Body):
+    """Tables; all of the source's if none are named."""
+
+    tables: TableNames | None = None
+
+
+class ToRestart(Body):
+    """How a source is read anew whose slot is lost: with all rows, and with a delete for each that is gone."""
+
+    url: PostgresUrl | None = None
+    backfill: bool = True
+    deletions: bool = True
 
 
 class RemovedSource(Body):
@@ -206,7 +247,11 @@ class RemovedSource(Body):
 
 
 class SourceChange(Body):
-    """Settings of a source to change. null puts a setting back to none; what is left out stays."""
+    """Settings of a source to change. null puts a setting back to none; what is left out stays.
+
+    Of kind postgres are `stream` and what stands from `url` on: `tables` are all that it has then, with `backfill` the
+    rows of new ones are sent, and a limit of 0 is none.
+    """
 
     stream: Name | UnsetType = UNSET
     scheme: Literal["standard", "github", "stripe", "hmac", "none"] | UnsetType = UNSET
@@ -219,6 +264,14 @@ class SourceChange(Body):
     tolerance_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] | UnsetType | None = UNSET
     body: Literal["json", "any"] | UnsetType | None = UNSET
     rate_limit: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None = UNSET
+    url: PostgresUrl | UnsetType = UNSET
+    tables: TableNames | UnsetType = UNSET
+    streams: dict[Where, Name] | UnsetType = UNSET
+    keys: dict[Where, Columns] | UnsetType = UNSET
+    warn_bytes: Amount | UnsetType = UNSET
+    drop_bytes: Amount | UnsetType = UNSET
+    backfill_rate: RowRate | UnsetType = UNSET
+    backfill: bool | UnsetType = UNSET
 
 
 class ToReceive(Body):

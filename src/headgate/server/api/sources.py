@@ -13,12 +13,13 @@ from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
 from ..intake.webhooks import take
-from .answers import SETTINGS, Backfill, Nothing, Source, Taken
-from .requests import NewSource, RemovedSource, SourceChange, ToBackfill
+from .answers import SETTINGS, Backfill, Nothing, Source, SourceCheck, Taken
+from .requests import NewSource, RemovedSource, SomeTables, SourceChange, ToBackfill, ToCheck, ToRestart
 
 routes = Routes()
 
 SOURCE = "/api/sources/{source}"
+OF_TABLES = ("url", "tables", "streams", "keys", "warn_bytes", "drop_bytes", "backfill_rate", "backfill")
 
 
 @routes.route("POST", "/api/sources", scope="admin", everywhere=True, body=NewSource, answer=Source, status=201)
@@ -53,14 +54,22 @@ async def list_sources(call: Call) -> list[Source]:
 @routes.route("GET", SOURCE, scope="monitor", everywhere=True, answer=Source)
 async def get_source(call: Call) -> Source:
     """One source."""
-    return Source.of(await _find(call))
+    found = await _find(call)
+    if isinstance(found, PostgresSourceInfo):
+        return Source.of(found, await call.service.hg.sources.backfills(found.name))
+    return Source.of(found)
 
 
 @routes.route("PATCH", SOURCE, scope="admin", everywhere=True, body=SourceChange, answer=Source)
 async def change_source(call: Call) -> Source:
-    """Changes settings of a webhook source. Other replicas notice within a second."""
+    """Changes settings of a source. Other replicas notice within a second."""
     change: SourceChange = call.body
     name = call.path["source"]
+    of_tables = {n: v for n in OF_TABLES if (v := getattr(change, n)) is not UNSET}
+    if isinstance(await _find(call), PostgresSourceInfo):
+        return await _change_tables(call, change, of_tables)
+    if of_tables:
+        raise Problem(422, "invalid_body", "a webhook source reads no tables", "leave out " + ", ".join(of_tables))
     secret = [] if change.secret is None else change.secret
     changed = await call.service.hg.sources.alter(
         name,
@@ -99,10 +108,57 @@ async def resume_source(call: Call) -> Source:
     return await _changed(call)
 
 
+@routes.route("POST", SOURCE + "/restart", scope="admin", everywhere=True, body=ToRestart, answer=Source)
+async def restart_source(call: Call) -> Source:
+    """Reads a source of tables anew, whose slot is lost: with a new slot, and a backfill of what is missing."""
+    how: ToRestart = call.body
+    await call.service.hg.sources.restart_postgres(
+        call.path["source"], url=how.url, backfill=how.backfill, deletions=how.deletions
+    )
+    return await _changed(call)
+
+
+@routes.route(
+    "POST", "/api/sources/check", scope="admin", everywhere=True, body=ToCheck, answer=list[SourceCheck]
+)  # fmt: skip
+async def check_source(call: Call) -> list[SourceCheck]:
+    """Whether tables of a PostgreSQL database can be read, and what to do when they cannot. Changes nothing."""
+    what: ToCheck = call.body
+    found = await call.service.hg.sources.check_postgres(
+        what.url, what.tables, publication=what.publication, slot=what.slot
+    )
+    return [SourceCheck(c.name, c.is_ok, c.found, c.advice) for c in found]
+
+
 @routes.route("POST", SOURCE + "/backfill", scope="admin", everywhere=True, body=ToBackfill, answer=list[Backfill])
 async def backfill_source(call: Call) -> list[Backfill]:
     """Has all rows of tables sent, beside their changes. Asked for again, it begins anew."""
-    await call.service.hg.sources.backfill(call.path["source"], call.body.tables)
+    what: ToBackfill = call.body
+    await call.service.hg.sources.backfill(
+        call.path["source"], what.tables, from_column=what.from_column, from_value=what.from_value,
+        deletions=what.deletions,
+    )  # fmt: skip
+    return await _backfills(call)
+
+
+@routes.route("DELETE", SOURCE + "/backfill", scope="admin", everywhere=True, body=SomeTables, answer=list[Backfill])
+async def cancel_backfill(call: Call) -> list[Backfill]:
+    """Ends the backfills of tables that are not done."""
+    await call.service.hg.sources.cancel_backfill(call.path["source"], call.body.tables)
+    return await _backfills(call)
+
+
+@routes.route("POST", SOURCE + "/backfill/pause", scope="admin", everywhere=True, answer=list[Backfill])
+async def pause_backfill(call: Call) -> list[Backfill]:
+    """Reads no rows for now. Changes are read as before."""
+    await call.service.hg.sources.pause_backfill(call.path["source"])
+    return await _backfills(call)
+
+
+@routes.route("POST", SOURCE + "/backfill/resume", scope="admin", everywhere=True, answer=list[Backfill])
+async def resume_backfill(call: Call) -> list[Backfill]:
+    """Reads rows again, from where it was."""
+    await call.service.hg.sources.resume_backfill(call.path["source"])
     return await _backfills(call)
 
 
@@ -133,10 +189,20 @@ async def _create_postgres(call: Call, new: NewSource) -> Source:
         raise Problem(422, "invalid_body", "these settings are of webhook sources", "leave them out")
     made = await call.service.hg.sources.add_postgres(
         new.name, new.stream, url=new.url, tables=new.tables, publication=new.publication, slot=new.slot,
-        backfill=new.backfill, exist_ok=new.if_not_exists,
+        streams=new.streams, keys=new.keys, warn_bytes=new.warn_bytes, drop_bytes=new.drop_bytes,
+        backfill_rate=new.backfill_rate, backfill=new.backfill, exist_ok=new.if_not_exists,
     )  # fmt: skip
     call.service.change_source(new.name)
     return Source.of(made)
+
+
+async def _change_tables(call: Call, change: SourceChange, of_tables: dict[str, Any]) -> Source:
+    wrong = [n for n in ("scheme", "secret") if getattr(change, n) is not UNSET] + [*_settings(change)]
+    if wrong:
+        raise Problem(422, "invalid_body", "these settings are of webhook sources", "leave out " + ", ".join(wrong))
+    stream = None if change.stream is UNSET else change.stream
+    await call.service.hg.sources.alter_postgres(call.path["source"], stream=stream, **of_tables)
+    return await _changed(call)
 
 
 async def _find(call: Call) -> SourceInfo | PostgresSourceInfo:

@@ -1,9 +1,10 @@
--- Sources that read tables of a PostgreSQL database (headgate.replication). One reader at a time: the row
--- of source_progress names it. A reader writes its progress in the transaction that sends the messages,
--- so after any crash the next one begins exactly behind what is in the stream.
+-- Sources that read tables of a PostgreSQL database (headgate.replication). One reader at a time:
+-- the row of source_progress names it. A reader writes its progress in the transaction that sends
+-- the messages, so after any crash the next one begins exactly behind what is in the stream.
 
 -- find_postgres_source(name) -> the source's row, or HG020.
-create or replace function headgate.find_postgres_source(p_name text) returns headgate.postgres_source
+create or replace function headgate.find_postgres_source(p_name text)
+returns headgate.postgres_source
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare r headgate.postgres_source;
 begin
@@ -15,29 +16,145 @@ begin
   return r;
 end $$;
 
--- add_postgres_source(name, stream, url, place, tables, publication, slot, made, system_identifier, lsn):
--- a source whose publication and slot are there already. `place` is the URL without its password, `made`
--- says what was made for the source, `lsn` from where on it is read. HG021 when there is one of this name.
--- Writes postgres_source, source_progress.
-create or replace function headgate.add_postgres_source(
-  name text, stream text, url text, place text, tables text[], publication text, slot text,
-  made text[], system_identifier text, lsn pg_lsn) returns void
+-- add_postgres_source(name, stream, access): a source whose publication and slot are there already.
+-- `access` is what setup.prepare found: url, place (the URL without its password), tables,
+-- publication, publication_oid, slot, made (what was made for the source), system_identifier,
+-- timeline, and lsn, from where on it is read. HG021 when there is one of this name. Writes
+-- postgres_source, source_progress.
+create or replace function headgate.add_postgres_source(name text, stream text, access jsonb)
+returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   s headgate.stream := headgate.find_stream(add_postgres_source.stream);
+  tables text[] := headgate.texts(access -> 'tables');
 begin
   perform headgate.check_source_name(add_postgres_source.name);
   if s.dead_of is not null then perform headgate.refuse_dead(s); end if;
-  if coalesce(cardinality(tables), 0) = 0 then
+  if cardinality(tables) = 0 then
     perform headgate.fail('HG010', 'the source has no tables', 'name at least one: schema.table');
   end if;
   perform headgate.hold_stream(s);
   insert into headgate.postgres_source
-      (name, stream, url, place, tables, publication, slot, made, system_identifier)
-    values (add_postgres_source.name, s.id, add_postgres_source.url, add_postgres_source.place,
-            add_postgres_source.tables, add_postgres_source.publication, add_postgres_source.slot,
-            add_postgres_source.made, add_postgres_source.system_identifier);
-  insert into headgate.source_progress (source, lsn) values (add_postgres_source.name, add_postgres_source.lsn);
+      (name, stream, url, place, tables, publication, publication_oid, slot, made,
+       system_identifier)
+    values (add_postgres_source.name, s.id, access ->> 'url', access ->> 'place', tables,
+            access ->> 'publication', (access ->> 'publication_oid')::bigint, access ->> 'slot',
+            headgate.texts(access -> 'made'), access ->> 'system_identifier');
+  insert into headgate.source_progress (source, lsn, timeline)
+    values (add_postgres_source.name, (access ->> 'lsn')::pg_lsn, (access ->> 'timeline')::int);
+end $$;
+
+-- texts(list) -> the strings of a JSON list.
+create or replace function headgate.texts(list jsonb) returns text[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(array_agg(t order by n), '{}')
+    from jsonb_array_elements_text(list) with ordinality x (t, n)
+$$;
+
+-- restart_postgres_source(name, access): reads on from `access`, whose slot is a new one: what was
+-- written in between is not in the stream, which is what a backfill with `deletions` is for. Writes
+-- postgres_source, source_progress.
+create or replace function headgate.restart_postgres_source(name text, access jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare r headgate.postgres_source := headgate.find_postgres_source(restart_postgres_source.name);
+begin
+  update headgate.source_progress g
+     set lsn = (access ->> 'lsn')::pg_lsn, timeline = (access ->> 'timeline')::int, reader = null,
+         reader_until = null, state = 'starting', error = null, hint = null,
+         state_at = clock_timestamp(),
+         wal_end = null, retained_bytes = null, wal_status = null, problems = '{}'
+   where g.source = r.name;
+  update headgate.postgres_source p
+     set url = access ->> 'url', place = access ->> 'place',
+         tables = headgate.texts(access -> 'tables'),
+         publication = access ->> 'publication',
+         publication_oid = (access ->> 'publication_oid')::bigint,
+         slot = access ->> 'slot', made = headgate.texts(access -> 'made'),
+         system_identifier = access ->> 'system_identifier', is_paused = false,
+         version = nextval('headgate.postgres_source_version')
+   where p.name = r.name;
+end $$;
+
+-- alter_postgres_source(name, …): changes what is given. `tables` are those of its publication now.
+-- A limit of 0 is none. Writes postgres_source.
+create or replace function headgate.alter_postgres_source(
+  name text, stream text default null, url text default null, place text default null,
+  tables text[] default null, warn_bytes bigint default null, drop_bytes bigint default null,
+  backfill_rate int default null, backfill_paused boolean default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  r headgate.postgres_source := headgate.find_postgres_source(alter_postgres_source.name);
+  s headgate.stream;
+begin
+  if least(warn_bytes, drop_bytes, backfill_rate) < 0 then
+    perform headgate.fail('HG010', 'a limit of a source is below zero',
+                          'give bytes, or rows a second; 0 is none');
+  end if;
+  if alter_postgres_source.stream is not null then
+    s := headgate.find_stream(alter_postgres_source.stream);
+    if s.dead_of is not null then perform headgate.refuse_dead(s); end if;
+    perform headgate.hold_stream(s);
+  end if;
+  update headgate.postgres_source p
+     set stream = coalesce(s.id, p.stream),
+         url = coalesce(alter_postgres_source.url, p.url),
+         place = coalesce(alter_postgres_source.place, p.place),
+         tables = coalesce(alter_postgres_source.tables, p.tables),
+         warn_bytes = coalesce(alter_postgres_source.warn_bytes, p.warn_bytes),
+         drop_bytes = nullif(coalesce(alter_postgres_source.drop_bytes, p.drop_bytes), 0),
+         backfill_rate = nullif(coalesce(alter_postgres_source.backfill_rate, p.backfill_rate), 0),
+         is_backfill_paused = coalesce(alter_postgres_source.backfill_paused, p.is_backfill_paused)
+   where p.name = r.name;
+  if s.id is not null or alter_postgres_source.url is not null
+     or alter_postgres_source.tables is not null then
+    update headgate.postgres_source p set version = nextval('headgate.postgres_source_version')
+     where p.name = r.name;  -- its reader begins again with what holds now
+  end if;
+  if alter_postgres_source.tables is not null then
+    perform set_config('headgate.dropped_source', r.name, true);
+    delete from headgate.source_route t
+     where t.source = r.name and t.table_name <> all (alter_postgres_source.tables);
+    delete from headgate.source_backfill b
+     where b.source = r.name and b.table_name <> all (alter_postgres_source.tables);
+    perform set_config('headgate.dropped_source', '', true);
+  end if;
+end $$;
+
+-- route_source(name, table, stream, key): a table goes to a stream of its own (null: the source's),
+-- with a key of these columns (null: those of the row's identity). HG010 for a table that is not
+-- the source's. Writes source_route.
+create or replace function headgate.route_source(name text, table_name text, stream text,
+                                                 key text[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  r headgate.postgres_source := headgate.find_postgres_source(route_source.name);
+  s headgate.stream;
+begin
+  perform headgate.check_source_tables(r, array[route_source.table_name]);
+  if route_source.stream is not null then
+    s := headgate.find_stream(route_source.stream);
+    if s.dead_of is not null then perform headgate.refuse_dead(s); end if;
+    perform headgate.hold_stream(s);
+  end if;
+  insert into headgate.source_route as t (source, table_name, stream, key)
+    values (r.name, route_source.table_name, s.id, nullif(route_source.key, '{}'))
+    on conflict on constraint source_route_pkey do update
+      set stream = excluded.stream, key = excluded.key;
+  update headgate.postgres_source p set version = nextval('headgate.postgres_source_version')
+   where p.name = r.name;
+end $$;
+
+-- check_source_tables(source, tables): HG010 for one that is not the source's.
+create or replace function headgate.check_source_tables(r headgate.postgres_source, tables text[])
+returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare wrong text;
+begin
+  select t into wrong from unnest(tables) t where t <> all (r.tables) limit 1;
+  if wrong is not null then
+    perform headgate.fail('HG010', format('"%s" is not a table of source "%s"', wrong, r.name),
+      'it has ' || array_to_string(r.tables, ', '));
+  end if;
 end $$;
 
 -- check_source_name(name): HG005 if no source can have it, HG021 if one does.
@@ -47,12 +164,13 @@ begin
   perform headgate.check_name('source', check_source_name.name);
   if exists (select from headgate.postgres_source p where p.name = check_source_name.name)
      or exists (select from headgate.source w where w.name = check_source_name.name) then
-    perform headgate.fail('HG021', format('source "%s" exists already', check_source_name.name), 'choose another name');
+    perform headgate.fail('HG021', format('source "%s" exists already', check_source_name.name),
+                          'choose another name');
   end if;
 end $$;
 
--- set_source_paused(name, paused): whether a source is read. While it is not, its slot keeps the WAL of
--- the database that it reads. Writes postgres_source.
+-- set_source_paused(name, paused): whether a source is read. While it is not, its slot keeps the
+-- WAL of the database that it reads. Writes postgres_source.
 create or replace function headgate.set_source_paused(name text, paused boolean) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare r headgate.postgres_source := headgate.find_postgres_source(set_source_paused.name);
@@ -62,7 +180,8 @@ begin
    where p.name = r.name and p.is_paused <> paused;
 end $$;
 
--- drop_postgres_source(name): forgets a source. Its publication and slot have to be dropped where they are.
+-- drop_postgres_source(name): forgets a source. Its publication and slot have to be dropped where
+-- they are.
 create or replace function headgate.drop_postgres_source(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare r headgate.postgres_source := headgate.find_postgres_source(drop_postgres_source.name);
@@ -71,8 +190,9 @@ begin
   delete from headgate.postgres_source p where p.name = r.name;
 end $$;
 
--- guard_postgres_source(), before a source is deleted: HG010 unless drop_postgres_source does it. With a
--- stream it must not go: nobody would drop its slot, which then keeps WAL until that disk is full.
+-- guard_postgres_source(), before a source is deleted: HG010 unless drop_postgres_source does it.
+-- With a stream it must not go: nobody would drop its slot, which then keeps WAL until that disk is
+-- full.
 create or replace function headgate.guard_postgres_source() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -83,24 +203,73 @@ begin
   return old;
 end $$;
 
+-- guard_source_route(), before the route of a table is deleted: HG010 unless its source is changed.
+-- With its stream it must not go: its changes would come into another one.
+create or replace function headgate.guard_source_route() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('headgate.dropped_source', true) is distinct from old.source then
+    perform headgate.fail('HG010', format('the source "%s" sends to this stream', old.source),
+      format('send the changes of %s to another stream first, or remove the source',
+             old.table_name));
+  end if;
+  return old;
+end $$;
+
 -- guard_source_name(), before a webhook source is made: HG021 if a source of tables has its name.
 create or replace function headgate.guard_source_name() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if exists (select from headgate.postgres_source p where p.name = new.name) then
-    perform headgate.fail('HG021', format('source "%s" exists already', new.name), 'choose another name');
+    perform headgate.fail('HG021', format('source "%s" exists already', new.name),
+                          'choose another name');
   end if;
   return new;
 end $$;
 
--- postgres_source_access(name) -> how to reach what is read, with the password: for the owner's eyes alone.
+-- postgres_source_access(name) -> how to reach what is read, with the password: for the owner's
+-- eyes alone.
 create or replace function headgate.postgres_source_access(name text)
-returns table (url text, publication text, slot text, made text[])
+returns table (url text, publication text, slot text, made text[], system_identifier text,
+               tables text[])
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare r headgate.postgres_source := headgate.find_postgres_source(postgres_source_access.name);
 begin
-  return query select r.url, r.publication, r.slot, r.made;
+  return query select r.url, r.publication, r.slot, r.made, r.system_identifier, r.tables;
 end $$;
+
+-- sources_to_watch(patience) -> sources whose slot nobody has looked at for so long, as when they
+-- are paused or cannot be read. It keeps WAL all the same.
+create or replace function headgate.sources_to_watch(patience interval)
+returns table (name text, url text, slot text, drop_bytes bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+  select p.name, p.url, p.slot, p.drop_bytes
+    from headgate.postgres_source p join headgate.source_progress g on g.source = p.name
+   where coalesce(g.looked_at, p.created_at) < clock_timestamp() - patience
+     and g.wal_status is distinct from 'gone' order by p.name
+$$;
+
+-- note_source_slot(name, wal_end, retained_bytes, wal_status): what the slot keeps. Writes
+-- source_progress.
+create or replace function headgate.note_source_slot(
+  name text, wal_end pg_lsn, retained_bytes bigint, wal_status text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update headgate.source_progress g
+     set wal_end = coalesce(note_source_slot.wal_end, g.wal_end),
+         retained_bytes = note_source_slot.retained_bytes,
+         wal_status = note_source_slot.wal_status, looked_at = clock_timestamp()
+   where g.source = note_source_slot.name
+$$;
+
+-- lose_source(name, error, hint): it cannot be read on, whoever reads it. Writes source_progress.
+create or replace function headgate.lose_source(name text, error text, hint text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update headgate.source_progress g
+     set state = 'lost', error = lose_source.error, hint = lose_source.hint, wal_status = 'gone',
+         retained_bytes = null,
+         state_at = case when g.state = 'lost' then g.state_at else clock_timestamp() end
+   where g.source = lose_source.name
+$$;
 
 -- sources_to_read() -> the sources that are to be read now, and those who read them.
 create or replace function headgate.sources_to_read()
@@ -111,28 +280,48 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
    where not p.is_paused order by p.name
 $$;
 
--- take_source(name, reader, lease) -> what the reader needs, if it may read now; no row while another does.
--- Locks and writes the source's row of source_progress.
+-- take_source(name, reader, lease) -> what the reader needs, if it may read now; no row while
+-- another does. `routes` has the streams and keys of tables that have their own. Locks and writes
+-- source_progress.
 create or replace function headgate.take_source(name text, reader text, lease interval)
-returns table (version bigint, stream text, url text, publication text, slot text, system_identifier text, lsn text)
+returns table (
+  version bigint, stream text, url text, publication text, slot text, system_identifier text,
+  lsn text,
+  timeline int, publication_oid bigint, made text[], tables text[], drop_bytes bigint, routes text)
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   with taken as (
     update headgate.source_progress g
        set reader = take_source.reader, reader_until = clock_timestamp() + lease
      where g.source = take_source.name
        and (g.reader is null or g.reader = take_source.reader or g.reader_until < clock_timestamp())
-    returning g.source, g.lsn)
-  select p.version, s.name, p.url, p.publication, p.slot, p.system_identifier, t.lsn::text
+    returning g.source, g.lsn, g.timeline)
+  select p.version, s.name, p.url, p.publication, p.slot, p.system_identifier, t.lsn::text,
+         t.timeline,
+         p.publication_oid, p.made, p.tables, p.drop_bytes, headgate.source_routes(p.name)::text
     from taken t join headgate.postgres_source p on p.name = t.source
     join headgate.stream s on s.id = p.stream
    where not p.is_paused
 $$;
 
--- keep_source(name, reader, lease, lsn, wal_end, caught_up) -> whether the reader still is the one. Up to
--- `lsn` there was nothing to send. Locks and writes the source's row of source_progress.
+-- source_routes(name) -> {table: {"stream", "key"}} of the tables that have a stream or key of
+-- their own.
+create or replace function headgate.source_routes(p_name text) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(
+    jsonb_object_agg(t.table_name, jsonb_build_object('stream', s.name, 'key', t.key)), '{}')
+    from headgate.source_route t left join headgate.stream s on s.id = t.stream
+      where t.source = p_name
+$$;
+
+-- keep_source(name, reader, lease, lsn, wal_end, caught_up, retained_bytes, wal_status, problems,
+-- timeline)
+-- -> whether the reader still is the one. Up to `lsn` there was nothing to send. Locks and writes
+--   the
+-- source's row of source_progress.
 create or replace function headgate.keep_source(
   name text, reader text, lease interval, lsn pg_lsn default null, wal_end pg_lsn default null,
-  caught_up boolean default false) returns boolean
+  caught_up boolean default false, retained_bytes bigint default null, wal_status text default null,
+  problems text[] default '{}', timeline int default null) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare at timestamptz := clock_timestamp();
 begin
@@ -141,39 +330,66 @@ begin
          lsn = greatest(g.lsn, keep_source.lsn),
          wal_end = coalesce(keep_source.wal_end, g.wal_end),
          caught_up_at = case when caught_up then at else g.caught_up_at end,
+         retained_bytes = coalesce(keep_source.retained_bytes, g.retained_bytes),
+         wal_status = coalesce(keep_source.wal_status, g.wal_status), looked_at = at,
+         problems = keep_source.problems, timeline = coalesce(keep_source.timeline, g.timeline),
          state = 'reading', error = null, hint = null,
          state_at = case when g.state = 'reading' then g.state_at else at end,
          rate = case when at < g.marked_at + interval '5 s' then g.rate
-                     else (g.messages - g.marked_messages) / extract(epoch from at - g.marked_at) end,
+                     else
+                       (g.messages - g.marked_messages) / extract(epoch from at - g.marked_at) end,
          marked_at = case when at < g.marked_at + interval '5 s' then g.marked_at else at end,
-         marked_messages = case when at < g.marked_at + interval '5 s' then g.marked_messages else g.messages end
+         marked_messages = case when at < g.marked_at + interval '5 s' then g.marked_messages
+                                else g.messages end
    where g.source = keep_source.name and g.reader = keep_source.reader;
   return found;
 end $$;
 
--- note_source_progress(name, reader, lsn, committed_at, messages): called last in the transaction that
--- sends, so that its row is locked for a moment only. HG022 unless the reader still is the one.
+-- note_source_progress(name, reader, lsn, committed_at, messages): called last in the transaction
+-- that sends, so that its row is locked for a moment only. HG022 unless the reader still is the
+-- one.
 create or replace function headgate.note_source_progress(
   name text, reader text, lsn pg_lsn, committed_at timestamptz, messages bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  if current_setting('synchronous_commit') = 'off' then  -- the slot forgets what is committed here
+    perform set_config('synchronous_commit', 'local', true);
+  end if;
   update headgate.source_progress g
-     set lsn = greatest(g.lsn, note_source_progress.lsn), messages = g.messages + note_source_progress.messages,
+     set lsn = greatest(g.lsn, note_source_progress.lsn),
+         messages = g.messages + note_source_progress.messages,
          committed_at = coalesce(note_source_progress.committed_at, g.committed_at)
    where g.source = note_source_progress.name and g.reader = note_source_progress.reader
      and g.reader_until is not null;
   if not found then
     perform headgate.fail('HG022', format('source "%s" is read by another process, or is gone',
-      note_source_progress.name), 'nothing was sent; its reader goes on behind what is in the stream');
+      note_source_progress.name),
+      'nothing was sent; its reader goes on behind what is in the stream');
   end if;
 end $$;
 
--- note_source_state(name, reader, state, error, hint): why it cannot be read. Writes source_progress.
-create or replace function headgate.note_source_state(name text, reader text, state text, error text, hint text) returns void
+-- send_changes(stream, datas, keys, name, reader, lsn, committed_at): sends messages of
+-- transactions that have all ended, and notes how far that is, in one statement. Errors as
+-- note_source_progress.
+create or replace function headgate.send_changes(
+  stream text, datas text[], keys text[], name text, reader text, lsn pg_lsn,
+  committed_at timestamptz) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  perform headgate.send_batch(stream, datas, keys);
+  perform headgate.note_source_progress(name, reader, lsn, committed_at, cardinality(datas));
+end $$;
+
+-- note_source_state(name, reader, state, error, hint): why it cannot be read. Writes
+-- source_progress.
+create or replace function headgate.note_source_state(name text, reader text, state text,
+                                                      error text, hint text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   update headgate.source_progress g
-     set state = note_source_state.state, error = note_source_state.error, hint = note_source_state.hint,
-         state_at = case when g.state = note_source_state.state then g.state_at else clock_timestamp() end
+     set state = note_source_state.state, error = note_source_state.error,
+         hint = note_source_state.hint,
+         state_at = case when g.state = note_source_state.state then g.state_at
+                         else clock_timestamp() end
    where g.source = note_source_state.name and g.reader = note_source_state.reader
 $$;
 
@@ -184,74 +400,40 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
    where g.source = leave_source.name and g.reader = leave_source.reader
 $$;
 
--- postgres_sources() -> the sources, how far they are read and what keeps them from it. No passwords.
+-- postgres_sources() -> the sources, how far they are read and what keeps them from it. No
+-- passwords.
 create or replace function headgate.postgres_sources()
 returns table (
-  name text, stream text, place text, tables text[], publication text, slot text, state text, error text, hint text,
-  since timestamptz, reader text, lsn text, lag_bytes bigint, lag interval, messages bigint, rate double precision,
-  created_at timestamptz)
+  name text, stream text, place text, tables text[], publication text, slot text, state text,
+  error text, hint text,
+  since timestamptz, reader text, lsn text, lag_bytes bigint, lag interval, messages bigint,
+  rate double precision,
+  created_at timestamptz, routes jsonb, problems text[], retained_bytes bigint, wal_status text,
+  looked_at timestamptz,
+  warn_bytes bigint, drop_bytes bigint, backfill_rate int, backfill_paused boolean,
+  backfill_rows bigint,
+  backfill_of bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select p.name, s.name, p.place, p.tables, p.publication, p.slot,
-         case when p.is_paused then 'paused'
+         case when p.is_paused and g.wal_status is distinct from 'gone' then 'paused'
               when g.reader is null or g.reader_until < clock_timestamp()
                 then case when g.state = 'reading' then 'waiting' else g.state end
               else g.state end,
-         g.error, g.hint, g.state_at, case when g.reader_until >= clock_timestamp() then g.reader end, g.lsn::text,
-         greatest(g.wal_end - g.lsn, 0)::bigint,
+         g.error, g.hint, g.state_at,
+         case when g.reader_until >= clock_timestamp() then g.reader end, g.lsn::text,
+         case when g.wal_end is not null then greatest(g.wal_end - g.lsn, 0)::bigint end,
          case when g.lsn >= g.wal_end then interval '0'
-              else greatest(clock_timestamp() - greatest(g.committed_at, g.caught_up_at), interval '0') end,
-         g.messages, g.rate, p.created_at
+              else
+                greatest(clock_timestamp() - greatest(g.committed_at, g.caught_up_at),
+                         interval '0') end,
+         g.messages, g.rate, p.created_at, headgate.source_routes(p.name), g.problems,
+         g.retained_bytes,
+         g.wal_status, g.looked_at, p.warn_bytes, p.drop_bytes, p.backfill_rate,
+         p.is_backfill_paused, b.rows, b.of
     from headgate.postgres_source p join headgate.source_progress g on g.source = p.name
     join headgate.stream s on s.id = p.stream
-$$;
-
--- backfill_source(name, tables): has all rows of tables (null: of all of the source's) read, beside their
--- changes, from the beginning. HG010 for a table that is not the source's. Writes source_backfill.
-create or replace function headgate.backfill_source(name text, tables text[] default null) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare r headgate.postgres_source := headgate.find_postgres_source(backfill_source.name); wrong text;
-begin
-  select t into wrong from unnest(backfill_source.tables) t where t <> all (r.tables) limit 1;
-  if wrong is not null then
-    perform headgate.fail('HG010', format('"%s" is not a table of source "%s"', wrong, r.name),
-      'it has ' || array_to_string(r.tables, ', '));
-  end if;
-  insert into headgate.source_backfill as b (source, table_name)
-    select r.name, t from unnest(coalesce(backfill_source.tables, r.tables)) t
-    on conflict (source, table_name) do update
-      set state = 'waiting', last_key = null, again = '{}', rows = 0, estimate = null, error = null,
-          asked_at = clock_timestamp(), finished_at = null;
-end $$;
-
--- next_backfill(name) -> the table whose rows are to be read next, and how far that is; no row: none is.
-create or replace function headgate.next_backfill(name text)
-returns table (table_name text, asked_at timestamptz, last_key text[], again text[])
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select b.table_name, b.asked_at, b.last_key, b.again from headgate.source_backfill b
-   where b.source = next_backfill.name and b.state in ('running', 'waiting')
-   order by b.state, b.asked_at, b.table_name limit 1
-$$;
-
--- note_backfill(name, table, asked_at, state, last_key, again, rows, estimate, error): how far the rows of a
--- table are read. Nothing is noted of a backfill that was asked for anew. Writes source_backfill.
-create or replace function headgate.note_backfill(
-  name text, table_name text, asked_at timestamptz, state text, last_key text[], again text[], rows bigint,
-  estimate bigint, error text) returns void
-language sql security definer set search_path = pg_catalog, pg_temp as $$
-  update headgate.source_backfill b
-     set state = note_backfill.state, last_key = coalesce(note_backfill.last_key, b.last_key),
-         again = note_backfill.again, rows = b.rows + note_backfill.rows,
-         estimate = coalesce(note_backfill.estimate, b.estimate), error = note_backfill.error,
-         finished_at = case when note_backfill.state in ('done', 'failed') then clock_timestamp() end
-   where b.source = note_backfill.name and b.table_name = note_backfill.table_name
-     and b.asked_at = note_backfill.asked_at
-$$;
-
--- source_backfills(name) -> the tables whose rows are read or were, and how far that is.
-create or replace function headgate.source_backfills(name text)
-returns table (
-  table_name text, state text, rows bigint, estimate bigint, error text, asked_at timestamptz, finished_at timestamptz)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select b.table_name, b.state, b.rows, b.estimate, b.error, b.asked_at, b.finished_at
-    from headgate.source_backfill b where b.source = source_backfills.name order by b.asked_at, b.table_name
+    left join lateral (
+      select sum(b.rows)::bigint as rows, sum(greatest(b.estimate, b.rows))::bigint as of
+        from headgate.source_backfill b
+          where b.source = p.name and b.state in ('waiting', 'running')) b on true
 $$;

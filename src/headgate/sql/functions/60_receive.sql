@@ -192,6 +192,8 @@ select $source$with m as materialized (
       select prefix || seq, seq, key, data, headers, null::text, 1, created_at from d, m$source$
 $template$;
 
+-- ahead_statement() -> the expression that says which of the probed lanes have something behind
+-- their span.
 create or replace function headgate.ahead_statement() returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select $source$array(

@@ -113,12 +113,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               then (p_headers ->> 'source_seq')::bigint end
 $$;
 
+-- dead_attempts(headers) -> how often a dead letter was tried, if its headers say so.
 create or replace function headgate.dead_attempts(p_headers jsonb) returns int
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when left(p_headers ->> 'attempts', 20) ~ '^[0-9]{1,9}$'
               then (p_headers ->> 'attempts')::int end
 $$;
 
+-- dead_since(headers) -> when a letter died, if its headers say a time.
 create or replace function headgate.dead_since(p_headers jsonb) returns timestamptz
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare at timestamptz;

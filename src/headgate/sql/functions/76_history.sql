@@ -1,9 +1,9 @@
 -- How it was in the last hour and day: what charts show. Maintenance notes it, in one row for all
 -- streams and consumers (docs/adr/0032).
 
--- note_history() -> whether it was time: every ten seconds, or each minute where there are more than a
--- hundred streams and consumers. Removes what is older than an hour, but for a row in five minutes,
--- and these after a day. Locks the advisory lock (0, -4) (skip); writes history.
+-- note_history() -> whether it was time: every ten seconds, or each minute where there are more
+-- than a hundred streams and consumers. Removes what is older than an hour, but for a row in five
+-- minutes, and these after a day. Locks the advisory lock (0, -4) (skip); writes history.
 create or replace function headgate.note_history() returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -24,7 +24,8 @@ begin
   insert into headgate.history
     select moment,
            not exists (select from headgate.history h
-                        where h.is_kept and h.at between moment - interval '295 seconds' and moment),
+                        where h.is_kept
+                          and h.at between moment - interval '295 seconds' and moment),
            seen.streams, seen.sent, seen.bytes,
            coalesce(array_agg(c.id), '{}'), coalesce(array_agg(coalesce(v.delivered, 0)), '{}'),
            coalesce(array_agg(v.lag), '{}'), coalesce(array_agg(v.in_flight), '{}'),
@@ -39,8 +40,8 @@ begin
 end $$;
 
 -- history(stream, consumer, since) -> what was seen in so long, oldest first: of a consumer, of a
--- stream, or of all together. Rates are messages a second since the row before. HG001 and HG002 when
--- there is none of this name.
+-- stream, or of all together. Rates are messages a second since the row before. HG001 and HG002
+-- when there is none of this name.
 create or replace function headgate.history(
   stream text default null, consumer text default null, since interval default '1 hour')
 returns table (at timestamptz, sent float8, bytes bigint, delivered float8, lag bigint,
@@ -77,7 +78,8 @@ begin
     window w as (order by x.at) order by x.at;
 end $$;
 
--- of_history(ids, figures, stream, consumer) -> the figure of a consumer, or (of no stream) their sum.
+-- of_history(ids, figures, stream, consumer) -> the figure of a consumer, or (of no stream) their
+-- sum.
 create or replace function headgate.of_history(ids int[], figures bigint[], s int, c int)
 returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$

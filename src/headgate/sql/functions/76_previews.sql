@@ -1,6 +1,7 @@
 -- What a step would do, without doing it.
 
--- seq_at(stream, target) -> the first seq at 'beginning', 'end', a seq, or a time, as seek takes it.
+-- seq_at(stream, target) -> the first seq at 'beginning', 'end', a seq, or a time, as seek takes
+-- it.
 create or replace function headgate.seq_at(stream text, target text) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare id int := (headgate.find_stream(stream)).id;

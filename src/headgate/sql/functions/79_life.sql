@@ -22,7 +22,8 @@ begin
   end if;
   if message_life.seq < 1 or message_life.seq > headgate.last_seq(s.id) then return; end if;
   execute format($q$
-    -- (lanes with a name have another type than numbered ones, and a session keeps one plan for both)
+    -- (lanes with a name have another type than numbered ones, and a session keeps one plan for
+    -- both)
     select m.lane::bigint as lane, m.xid, m.key, m.created_at, m.deliver_at
       from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
      where m.seq = $1 limit 1 $q$, s.id)

@@ -1,4 +1,5 @@
--- Maintenance: one bounded step of everything that keeps the engine lean. Safe to run from many processes at once.
+-- Maintenance: one bounded step of everything that keeps the engine lean. Safe to run from many
+-- processes at once.
 
 -- maintain() -> what was done, one row a task. Of many streams and consumers it looks at some, and
 -- later calls at the others (89_turns.sql): at 32 streams at least, as many more as 25 milliseconds
@@ -19,7 +20,9 @@ declare
 begin
   perform headgate.need_read_committed('maintain');
   -- ticks first: they must be made before this transaction has an id
-  if not open then return query select 'tick', m.stream, m.tick from headgate.make_ticks(200) m; end if;
+  if not open then
+    return query select 'tick', m.stream, m.tick from headgate.make_ticks(200) m;
+  end if;
   began := clock_timestamp();
   while left_over > 0 loop
     part := headgate.next_turns('stream', ids, least(left_over, 32));
@@ -70,7 +73,9 @@ begin
       if n > 0 then return query select 'forget departed', c.name, n; end if;
       n := headgate.pass_discarded(c);
       if n > 0 then return query select 'pass discarded', c.name, n; end if;
-      if not open and headgate.move_gatherer(c) then return query select 'gather', c.name, 1::bigint; end if;
+      if not open and headgate.move_gatherer(c) then
+        return query select 'gather', c.name, 1::bigint;
+      end if;
       n := headgate.forget_lanes(c);
       if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
       if c.leased and not open then
@@ -85,7 +90,8 @@ begin
     perform headgate.take_samples(interval '15 milliseconds');
     perform headgate.note_history();
     -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
-    with mine as (select u.ctid from headgate.upkeep u where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
+    with mine as (select u.ctid from headgate.upkeep u
+                   where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
     update headgate.upkeep u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
     n := headgate.collect_staging();
     if n > 0 then return query select 'collect staging', ''::text, n; end if;
@@ -119,17 +125,20 @@ begin
     now_full := headgate.is_full(s);
     if now_full <> s.is_full then
       update headgate.stream x set is_full = now_full
-       where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
+       where x.id
+         = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
     end if;
   end loop;
 end $$;
 
 -- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their
 -- empty tables dropped, these first when there are many; or tables of a stream that was dropped.
--- The other streams have their turn in later calls: 64 of them are looked at, and as many more as 10
--- milliseconds allow, until there is one with something to do. Locks such tables ACCESS EXCLUSIVE
--- until the end of the transaction: to be called last. Writes segment, stream, parked, loss.
-create or replace function headgate.free_storage() returns table (task text, subject text, done bigint)
+-- The other streams have their turn in later calls: 64 of them are looked at, and as many more as
+-- 10 milliseconds allow, until there is one with something to do. Locks such tables ACCESS
+-- EXCLUSIVE until the end of the transaction: to be called last. Writes segment, stream, parked,
+-- loss.
+create or replace function headgate.free_storage()
+returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   s headgate.stream;
@@ -156,7 +165,8 @@ begin
     end if;
     if s.retain <> 'forever' and s.compacted_at < clock_timestamp() - s.compact_every then
       update headgate.stream x set compacted_at = clock_timestamp()
-       where x.id = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
+       where x.id
+         = (select y.id from headgate.stream y where y.id = s.id for no key update skip locked);
       compacted := headgate.compact_segments(s);
       if compacted > 0 then return query select 'compact', s.name, compacted; end if;
     end if;
@@ -170,48 +180,62 @@ begin
   end loop;
 end $$;
 
--- rewrite_small() -> name and former size in pages of the small hot tables that were rewritten. While somebody holds an old
--- snapshot, vacuum can remove nothing that was updated since, and these tables would grow without end and slow everybody
--- down. The live rows are put into an emptied table instead, which takes milliseconds and depends on no snapshot.
--- Gives up at once when it does not get the lock. Locks the table ACCESS EXCLUSIVE; run it outside longer transactions.
+-- rewrite_small() -> name and former size in pages of the small hot tables that were rewritten.
+-- While somebody holds an old snapshot, vacuum can remove nothing that was updated since, and these
+-- tables would grow without end and slow everybody down. The live rows are put into an emptied
+-- table instead, which takes milliseconds and depends on no snapshot. Gives up at once when it does
+-- not get the lock. Locks the table ACCESS EXCLUSIVE; run it outside longer transactions.
 create or replace function headgate.rewrite_small() returns table (name text, pages bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare t text; rel regclass; rows text; live bigint; was text := current_setting('lock_timeout');
 begin
-  foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'discovered', 'parked', 'worker', 'lease', 'consumer_sample', 'stream_sample'] loop
+  foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'discovered', 'parked',
+                           'worker', 'lease', 'consumer_sample', 'stream_sample'] loop
     rel := format('headgate.%I', t)::regclass;
     pages := pg_relation_size(rel) / 8192;
-    -- the statistics are near enough to see that there is nothing to gain, without stopping anybody to count
+    -- the statistics are near enough to see that there is nothing to gain, without stopping anybody
+    -- to count
     continue when pages <= headgate.pages_enough(pg_stat_get_live_tuples(rel));
-    -- Whoever waits for the lock holds up all that come behind: wait only for those that are gone in a moment.
+    -- Whoever waits for the lock holds up all that come behind: wait only for those that are gone
+    -- in a moment.
     continue when exists (
       select from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-       where l.locktype = 'relation' and l.relation = rel and l.granted and l.pid is distinct from pg_backend_pid()
+       where l.locktype = 'relation' and l.relation = rel and l.granted
+         and l.pid is distinct from pg_backend_pid()
          and l.database = (select d.oid from pg_database d where d.datname = current_database())
          and (l.pid is null or a.xact_start < clock_timestamp() - interval '100 milliseconds'));
     begin
       perform set_config('lock_timeout', '20ms', true);
       execute format('lock table headgate.%I in access exclusive mode', t);
       -- one scan; its end is for the case that the statistics know nothing, as after a crash
-      execute format('select count(*), array_agg(x)::text from (select * from headgate.%I limit 200001) x', t) into live, rows;
-      -- TRUNCATE shows an empty table to older snapshots: harmless to a forgotten session, not to a dump that has begun
+      execute format(
+        'select count(*), array_agg(x)::text from (select * from headgate.%I limit 200001) x', t)
+          into live, rows;
+      -- TRUNCATE shows an empty table to older snapshots: harmless to a forgotten session, not to a
+      -- dump that has begun
       if pages > headgate.pages_enough(live)
-         and not exists (select from pg_stat_activity a where a.datname = current_database() and a.application_name = 'pg_dump') then
+         and not exists (select from pg_stat_activity a
+                          where a.datname = current_database() and a.application_name = 'pg_dump')
+                            then
         execute format('truncate headgate.%I', t);
-        execute format('insert into headgate.%1$I select (u).* from unnest($1::headgate.%1$I[]) u', t) using rows;
+        execute format('insert into headgate.%1$I select (u).* from unnest($1::headgate.%1$I[]) u',
+                       t) using rows;
         name := t;
         return next;
       end if;
-    exception when lock_not_available or deadlock_detected then  -- two who both want it are told so at once
+    -- two who both want it are told so at once
+    exception when lock_not_available or deadlock_detected then
       null;  -- the next call will do it
     end;
     perform set_config('lock_timeout', was, true);
   end loop;
 end $$;
 
--- pages_enough(live rows) -> a hot table with no more pages than this is left alone. Rewriting many rows takes a second or
--- two, so that a larger table has to be the more bloated before it is worth it; past 200,000 rows it never is.
+-- pages_enough(live rows) -> a hot table with no more pages than this is left alone. Rewriting many
+-- rows takes a second or two, so that a larger table has to be the more bloated before it is worth
+-- it; past 200,000 rows it never is.
 create or replace function headgate.pages_enough(p_live bigint) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select case when p_live <= 20000 then 64 + p_live / 4 when p_live <= 200000 then p_live / 2 else 9223372036854775807 end
+  select case when p_live <= 20000 then 64 + p_live / 4 when p_live <= 200000 then p_live / 2
+              else 9223372036854775807 end
 $$;

@@ -1,0 +1,64 @@
+-- The doctor's look at sources of tables.
+
+-- examine_tables(patience): sources that are not read, keep much of their database's log, fall
+-- behind, or have tables that are not read.
+create or replace function headgate.examine_tables(p_patience interval)
+returns table (severity text, subject text, finding text, advice text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with s as materialized (
+    select p.*, 'source ' || p.name as subject, clock_timestamp() - p.since as lasting,
+           pg_size_pretty(p.retained_bytes) as size,
+           coalesce(
+             format(' Its slot keeps %s of that database''s log.',
+                    pg_size_pretty(p.retained_bytes)), '') as kept
+      from headgate.postgres_sources() p)
+  select 'problem', s.subject, format('Source "%s" is lost: %s.', s.name, s.error), s.hint
+    from s where s.state = 'lost'
+  union all
+  select 'problem', s.subject,
+         format('Source "%s" cannot be read since %s: %s.%s', s.name, date_trunc('second', s.since),
+                s.error, s.kept),
+         s.hint
+    from s where s.state = 'failing' and s.lasting > p_patience
+  union all
+  select 'warning', s.subject, format('Nobody reads source "%s".%s', s.name, s.kept),
+         'Run `headgate up`: it reads sources unless it is told not to.'
+    from s where s.state in ('waiting', 'starting') and s.lasting > p_patience
+  union all
+  select 'warning', s.subject,
+         format(
+           'Source "%s" is paused, and its slot keeps %s of that database''s log, which grows until the disk '
+                'is full.', s.name, s.size),
+         'Resume it (`headgate source resume`), or remove it: then its slot goes, too. '
+         '`headgate source edit --drop-size` limits what it keeps.'
+    from s where s.state = 'paused' and s.retained_bytes > s.warn_bytes
+  union all
+  select 'warning', s.subject,
+         format('The slot of source "%s" keeps %s of that database''s log, though it is read.',
+                s.name, s.size),
+         'See whether the stream takes what comes (its lag), and whether a transaction is open there for long: the log '
+         'is kept from its beginning on.'
+    from s where s.state = 'reading' and s.retained_bytes > s.warn_bytes
+  union all
+  select 'warning', s.subject,
+         format('Source "%s" is %s behind its database.', s.name, date_trunc('second', s.lag)),
+         'Much is written there at once, or this database is slow: see its rate, `headgate source show`.'
+    from s where s.state = 'reading' and s.lag > p_patience and s.retained_bytes <= s.warn_bytes
+  union all
+  select 'warning', s.subject, format('Source "%s": %s.', s.name, x.problem),
+         case when x.problem like '%replica identity%'
+              then 'Give it a primary key or REPLICA IDENTITY FULL at once, or take it out: '
+                   '`headgate source edit --table …`.'
+              else
+                'Say which tables it has: `headgate source edit --table …`; rows that changed meanwhile come with a '
+                   'backfill.' end
+    from s, unnest(s.problems) x (problem)
+  union all
+  select 'warning', s.subject,
+         format('The rows of %s, of source "%s", could not be read: %s.', b.table_name, s.name,
+                b.error),
+         'Once that is mended, ask again: `headgate source backfill`.'
+    from s, headgate.source_backfills(s.name) b
+   where b.state = 'failed' and b.error <> 'it was cancelled'
+     and b.finished_at > clock_timestamp() - interval '7 days'
+$$;
