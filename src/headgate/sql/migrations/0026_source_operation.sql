@@ -37,6 +37,6 @@ create table headgate.source_route (
 );
 
 -- (Its definition is in sql/functions/59_postgres_sources.sql.)
-create function headgate.guard_source_route() returns trigger language plpgsql as 'begin return old; end';
+create or replace function headgate.guard_source_route() returns trigger language plpgsql as 'begin return old; end';
 create trigger guard before delete on headgate.source_route
   for each row execute function headgate.guard_source_route();
