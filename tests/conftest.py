@@ -118,6 +118,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[pytest.TestReport]:
+    """What a test printed in no valid UTF-8, as some do on purpose, would end the whole run where workers report it."""
+    report: pytest.TestReport = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 class _Sideline:
     """A connection, and a thread that works on it."""
 

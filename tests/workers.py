@@ -32,8 +32,8 @@ MEMORY = 2 * 1024**3  # bytes, generously, for a worker with its servers
 
 
 def count() -> int:
-    """Twice the processors, as the tests mostly wait; fewer where memory is short."""
-    return max(1, min(2 * (os.cpu_count() or 1), psutil.virtual_memory().available // MEMORY))
+    """One more than processors: with twice as many, tests wait for each other; fewer where memory is short."""
+    return max(1, min((os.cpu_count() or 1) + 1, psutil.virtual_memory().available // MEMORY))
 
 
 def group(item: pytest.Item) -> str:
