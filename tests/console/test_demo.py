@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,9 +16,16 @@ import pytest
 from conftest import wait_until
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory in which the path of a socket is short enough for one."""
+    with tempfile.TemporaryDirectory(prefix="hg-") as made:
+        yield Path(made)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM])
-def test_everything_moves_and_one_signal_ends_it(number: int, tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+def test_everything_moves_and_one_signal_ends_it(number: int, short_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_path)}
     environment.pop("HEADGATE_DATABASE_URL", None)
     demo = subprocess.Popen(
         [sys.executable, "-m", "headgate", "demo", "--port", "0", "--rate", "3"],
@@ -50,7 +59,7 @@ def test_everything_moves_and_one_signal_ends_it(number: int, tmp_path: Path) ->
         assert demo.wait(60) == 0
         psutil.wait_procs(children, timeout=30)
         assert [c for c in children if c.is_running()] == []
-        assert list(tmp_path.glob("headgate-demo-*")) == []
+        assert list(short_path.glob("headgate-demo-*")) == []
     finally:
         for process in psutil.Process(demo.pid).children(recursive=True) if demo.poll() is None else ():
             process.kill()

@@ -35,7 +35,7 @@ class Check:
 def connected(url: str) -> Iterator[Db]:
     try:
         db = psycopg.connect(url, autocommit=True, connect_timeout=10, application_name="headgate source")
-    except psycopg.ProgrammingError:  # it quotes the part it cannot read, which may be the password
+    except (psycopg.ProgrammingError, ValueError):  # it quotes the part it cannot read, which may be the password
         raise InvalidArgument(
             "the URL of the database to read is not one", hint="write postgresql://user:password@host:port/database"
         ) from None
