@@ -114,7 +114,7 @@ def test_one_waits_for_the_other(grounds: Grounds) -> None:
     with on(grounds, "hash") as place:
         stop = Stop("receive", "a lane is read", 1)
         for other, waits in (("seek", True), ("send", False)):
-            met = place.meet(Meeting("hash", stop, other, ALONE))
+            met = place.meet(Meeting("hash", stop, other, ALONE), patience=20)
             assert met.was_there
             first = next(e for e in reversed(met.history.events) if e.session == "A" and e.kind == "receive")
             second = next(e for e in reversed(met.history.events) if e.session == "B")

@@ -157,7 +157,7 @@ class Stage:
                 found += [Stop(operation, point, nth) for nth in range(1, min(times, 2) + 1)]
         return found
 
-    def meet(self, meeting: Meeting) -> Met:
+    def meet(self, meeting: Meeting, patience: float = PATIENCE) -> Met:
         history = self.set_the_scene()
         a, b, director = self.a, self.b, self.director
         director.shut()
@@ -171,7 +171,7 @@ class Stage:
             if meeting.mode == COMMITS:
                 time.sleep(0.003)
         second = self.threads.submit(b.do, meeting.other)
-        director.see_end(b.pid, second.done, PATIENCE)
+        director.see_end(b.pid, second.done, patience)
         director.open()
         let_go = history.now()
         if meeting.mode != ALONE:
