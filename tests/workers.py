@@ -32,8 +32,8 @@ MEMORY = 2 * 1024**3  # bytes, generously, for a worker with its servers
 
 
 def count() -> int:
-    """One more than processors: with twice as many, tests wait for each other; fewer where memory is short."""
-    return max(1, min((os.cpu_count() or 1) + 1, psutil.virtual_memory().available // MEMORY))
+    """As many as processors: with more, tests wait for each other; fewer where memory is short."""
+    return max(1, min(os.cpu_count() or 1, psutil.virtual_memory().available // MEMORY))
 
 
 def group(item: pytest.Item) -> str:
