@@ -109,7 +109,7 @@ def rights() -> dict[str, list[str]]:
     """The roles that may call a function or read a view: what 99_rights.sql grants."""
     script = _read("functions/99_rights.sql")
     found: dict[str, list[str]] = {}
-    for role, names in re.findall(r"\('(headgate_\w+)', array\[(.*?)\]", script, re.DOTALL):
+    for role, names in re.findall(r"\('(headgate_\w+)',\s*array\[(.*?)\]", script, re.DOTALL):
         for name in re.findall(r"'(\w+)'", names):
             found.setdefault(name, []).append(role)
     for names, role in re.findall(r"grant select on (.*?)\s+to (headgate_\w+);", script, re.DOTALL):
