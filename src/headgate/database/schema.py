@@ -112,7 +112,7 @@ def rights() -> dict[str, list[str]]:
     for role, names in re.findall(r"\('(headgate_\w+)',\s*array\[(.*?)\]", script, re.DOTALL):
         for name in re.findall(r"'(\w+)'", names):
             found.setdefault(name, []).append(role)
-    for names, role in re.findall(r"grant select on (.*?)\s+to (headgate_\w+);", script, re.DOTALL):
+    for names, role in re.findall(r"grant\s+select\s+on\s+(.*?)\s+to\s+(headgate_\w+);", script, re.DOTALL):
         for name in re.findall(r"headgate\.(\w+)", names):
             found.setdefault(name, []).append(role)
     return found

@@ -63,11 +63,10 @@ begin
   if to_regrole('headgate_owner') is not null then
     grant usage on schema headgate to headgate_producer, headgate_consumer, headgate_monitor,
       headgate_owner;
-    grant
-      select on headgate.streams, headgate.consumers, headgate.channels, headgate.workers,
-             headgate.deliveries, headgate.parked_messages, headgate.segments, headgate.archives,
-             headgate.timings,
-        headgate.sources
+    grant select
+      on headgate.streams, headgate.consumers, headgate.channels, headgate.workers,
+         headgate.deliveries, headgate.parked_messages, headgate.segments, headgate.archives,
+         headgate.timings, headgate.sources
       to headgate_monitor;
   end if;
   -- The functions generated for each stream follow their templates; those that were made before
