@@ -1,11 +1,13 @@
 -- How it was in the last hour and day: what charts show. Maintenance notes it, in one row for all
--- streams and consumers (docs/adr/0032).
+-- streams and consumers (docs/adr/0029).
 
 -- note_history() -> whether it was time: every ten seconds, or each minute where there are more
 -- than a hundred streams and consumers. Removes what is older than an hour, but for a row in five
 -- minutes, and these after a day. Locks the advisory lock (0, -4) (skip); writes history.
+-- (What somebody's transaction holds locked, such as a segment that it removes, is not waited for:
+-- then it is noted the next time.)
 create or replace function headgate.note_history() returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
 declare
   moment timestamptz := clock_timestamp();
   last timestamptz := (select max(h.at) from headgate.history h);
@@ -37,6 +39,8 @@ begin
    where h.at < moment - interval '25 hours' or h.at > moment + interval '1 minute'
       or (not h.is_kept and h.at < moment - interval '65 minutes');
   return true;
+exception when lock_not_available or undefined_table or internal_error then  -- or being dropped
+  return false;
 end $$;
 
 -- history(stream, consumer, since) -> what was seen in so long, oldest first: of a consumer, of a

@@ -1,4 +1,4 @@
--- How it was: a row for each time that maintenance looked, for charts of the last hour and day (docs/adr/0032).
+-- How it was: a row for each time that maintenance looked, for charts of the last hour and day (docs/adr/0029).
 
 -- All streams and consumers in one row, as arrays: at most some 700 rows, however many there are.
 create table headgate.history (
