@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from calls import Db, ack, call, column, drain, receive, record, send, send_batch, tick, value
 
@@ -43,6 +44,15 @@ class TestHistory:
         [_, (sent, delivered, lag)] = db.execute("select sent, delivered, lag from headgate.history()").fetchall()
         assert sent > delivered > 0
         assert lag == 70
+
+    def test_what_is_locked_is_not_waited_for(self, db: Db, database_url: str) -> None:
+        """As by somebody who removes a segment in a transaction that stays open."""
+        send_batch(db, S, ["x"] * 10)
+        with psycopg.connect(database_url) as other:
+            other.execute("lock table headgate.message_1 in access exclusive mode")
+            db.execute("set statement_timeout = '20s'")
+            assert not value(db, "select headgate.note_history()")
+        assert value(db, "select headgate.note_history()")
 
     def test_maintenance_notes_it(self, db: Db) -> None:
         call(db, "maintain")
