@@ -144,7 +144,8 @@ def test_a_publish_wakes_polls_in_another_process(database_url: str, hg: headgat
 
 
 FEW_LOOKS = """
-from headgate.server import polling, run
+from headgate.server import run
+from headgate.server.flow import polling
 polling.SCOUT_EVERY, polling.AGAIN = 4, (0.002,)
 run.main({arguments!r})
 """
