@@ -521,6 +521,7 @@ class TestLocked:
             [sys.executable, "-m", "headgate", *command.split()],
             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
             env={**os.environ, "HEADGATE_EMBEDDED_DIR": str(directory), "XDG_CONFIG_HOME": str(directory)},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
         ) as waiting:  # fmt: skip
             try:
                 assert waiting.stderr is not None
