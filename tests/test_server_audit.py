@@ -12,7 +12,7 @@ from servers import data
 import headgate
 from headgate.errors import InvalidArgument
 from headgate.server.http.app import App
-from headgate.server.service import Service
+from headgate.server.server import Server
 from headgate.server.settings import Settings
 
 
@@ -43,7 +43,7 @@ async def test_a_server_forgets(
 ) -> None:
     note(db, "old", 91)
     note(db, "new", 89)
-    service = Service(ahg, Settings(auth=False, audit_days=days))
+    service = Server(ahg, Settings(auth=False, audit_days=days))
     service.start()
     if days is not None:
         await until(lambda: len(actions(db)) == 1)
@@ -52,7 +52,7 @@ async def test_a_server_forgets(
 
 
 async def test_paged(ahg: headgate.AsyncHeadgate) -> None:
-    service = Service(ahg, Settings(auth=False))
+    service = Server(ahg, Settings(auth=False))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         for name in ("a", "b", "c"):
             await http.delete(f"/api/streams/{name}")

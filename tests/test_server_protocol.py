@@ -83,8 +83,8 @@ async def read_by_us(parts: list[bytes]) -> tuple[list[Asked], bool]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    service = SimpleNamespace(heads=Deadlines(60), idle=Deadlines(60), most_connections=1, siblings=Alone())
-    config = SimpleNamespace(loaded_app=app, app=SimpleNamespace(service=service))
+    server = SimpleNamespace(heads=Deadlines(60), idle=Deadlines(60), most_connections=1, siblings=Alone())
+    config = SimpleNamespace(loaded_app=app, app=SimpleNamespace(server=server))
     state = SimpleNamespace(connections=set(), tasks=set(), total_requests=0)
     protocol, wire = Protocol(config, state, {}), Wire()
     protocol.connection_made(wire)

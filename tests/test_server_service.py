@@ -28,7 +28,7 @@ from headgate.postgres.cluster import Cluster
 from headgate.server.api.routes import ROUTES
 from headgate.server.http.app import App
 from headgate.server.http.errors import problem
-from headgate.server.service import Service
+from headgate.server.server import Server
 from headgate.server.settings import Settings
 
 
@@ -135,7 +135,7 @@ def test_every_error_has_a_status() -> None:
 
 async def test_too_many_requests(ahg: headgate.AsyncHeadgate) -> None:
     """Beyond what it may have in work the server refuses, and is well again afterwards."""
-    service = Service(ahg, Settings(auth=False, in_work=3, waiting=2))
+    service = Server(ahg, Settings(auth=False, in_work=3, waiting=2))
     transport = httpx.ASGITransport(App(service))
     service.start()
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -157,7 +157,7 @@ async def test_too_many_requests(ahg: headgate.AsyncHeadgate) -> None:
 
 
 async def test_it_takes_too_long(ahg: headgate.AsyncHeadgate, database_url: str) -> None:
-    service = Service(ahg, Settings(auth=False, timeout=0.3))
+    service = Server(ahg, Settings(auth=False, timeout=0.3))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         data(await http.post("/api/streams", json={"name": "s"}))
         async with await psycopg.AsyncConnection.connect(database_url) as conn:

@@ -11,7 +11,7 @@ from servers import data, error
 
 import headgate
 from headgate.server.http.app import App
-from headgate.server.service import Service
+from headgate.server.server import Server
 from headgate.server.settings import Settings
 
 C = "/api/streams/s/consumers/c"
@@ -19,7 +19,7 @@ C = "/api/streams/s/consumers/c"
 
 @pytest.fixture
 async def http(ahg: headgate.AsyncHeadgate) -> AsyncIterator[httpx.AsyncClient]:
-    service = Service(ahg, Settings(auth=False))
+    service = Server(ahg, Settings(auth=False))
     service.start()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         data(await http.post("/api/streams", json={"name": "s", "lanes": 4}))

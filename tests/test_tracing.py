@@ -21,7 +21,7 @@ from traces import Spans, header, is_child, linked
 import headgate
 from headgate import tracing
 from headgate.server.http.app import App
-from headgate.server.service import Service
+from headgate.server.server import Server
 from headgate.server.settings import Settings
 
 CALLERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -206,7 +206,7 @@ assert not [m for m in sys.modules if m.startswith("opentelemetry.")]
 async def test_through_http_to_a_worker(ahg: headgate.AsyncHeadgate, spans: Spans) -> None:
     stream = await ahg.stream("orders", create=True, lanes=1)
     billing = await stream.consumer("billing", create=True)
-    service = Service(ahg, Settings(auth=False))
+    service = Server(ahg, Settings(auth=False))
     service.start()
     path = "/api/streams/orders"
     async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
@@ -245,7 +245,7 @@ async def _nothing(m: headgate.AsyncMessage) -> None:
 
 async def test_a_server_without_spans_passes_the_trace_on(ahg: headgate.AsyncHeadgate) -> None:
     await ahg.stream("orders", create=True, lanes=1)
-    service = Service(ahg, Settings(auth=False))
+    service = Server(ahg, Settings(auth=False))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(App(service)), base_url="http://localhost") as http:
         for given in ({"traceparent": CALLERS}, {"traceparent": "00-zz"}, {"traceparent": CALLERS[:-2] + "0é"}, {}):
             raw = {k: v.encode() for k, v in given.items()}

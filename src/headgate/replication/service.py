@@ -21,6 +21,7 @@ from psycopg import AsyncConnection
 
 from ..database import statements
 from ..errors import SourceTaken
+from ..service import Pace, TaskService, cancel_and_wait, is_set_within
 from .reader import Reader, take
 from .troubles import explain
 from .watching import watch
@@ -28,35 +29,31 @@ from .watching import watch
 log = logging.getLogger("headgate.sources")
 
 LOOK_EVERY = 1.0  # seconds
-FIRST_RETRY = 1.0  # seconds
-LONGEST_RETRY = 30.0
+RETRY = Pace(1.0, 30.0)  # seconds until a source that could not be read is tried again
 
 
-class SourceReaders:
+class SourceReaders(TaskService):
     """Reads sources. `run` runs a statement in the database that they are in, `url` says where that is."""
+
+    task_name = "headgate-sources"
 
     def __init__(
         self, run: Callable[..., Awaitable[list[Any]]], url: Callable[[], str], *, pooler: bool = False
     ) -> None:
-        self._run = run
+        super().__init__()
+        self._execute = run
         self._url = url
         self._pooler = pooler
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._running: dict[str, tuple[int, asyncio.Task[None]]] = {}  # by source: its version, and who reads it
         self._resting: dict[tuple[str, int], tuple[float, float]] = {}  # until when, and how long the last time
         self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to read."""
-        self._task = asyncio.create_task(self._look_for(), name="headgate-sources")
-        self._watching = asyncio.create_task(watch(self._run), name="headgate-source-slots")
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the task runs, as it must until the end; or never began."""
-        return self._task is None or not self._task.done()
+        super().start()
+        self._watching = asyncio.create_task(watch(self._execute), name="headgate-source-slots")
 
     def changed(self) -> None:
         """A source was made or changed through this process: look at once."""
@@ -65,23 +62,19 @@ class SourceReaders:
 
     async def stop(self) -> None:
         """Ends it. What was sent and not committed comes again, to whoever reads next."""
-        tasks = [task for _, task in self._running.values()]
-        tasks += [task for task in (self._task, self._watching) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await super().stop()
+        await cancel_and_wait(task for _, task in self._running.values())
+        if self._watching is not None:
+            await cancel_and_wait([self._watching])
 
-    async def _look_for(self) -> None:
+    async def _run(self) -> None:
         while True:
             self._look.clear()
             try:
-                self._arrange(await self._run(statements.SOURCES_TO_READ))
+                self._arrange(await self._execute(statements.SOURCES_TO_READ))
             except Exception as error:  # only stop() ends it
                 log.debug("cannot look for sources: %s", error)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
-                    await self._look.wait()
+            await is_set_within(self._look, LOOK_EVERY)
 
     async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
         return await AsyncConnection.connect(
@@ -128,7 +121,7 @@ class SourceReaders:
 
     def _rest(self, name: str, version: int, began: float) -> None:
         """Leaves it alone for a while: longer each time, unless it was read for a while in between."""
-        last = 0.0 if monotonic() - began > LONGEST_RETRY else self._resting.get((name, version), (0.0, 0.0))[1]
-        pause = min(max(FIRST_RETRY, last * 2), LONGEST_RETRY)
+        last = 0.0 if monotonic() - began > RETRY.longest else self._resting.get((name, version), (0.0, 0.0))[1]
+        pause = RETRY.after(last)
         self._resting = {of: rest for of, rest in self._resting.items() if of[0] != name}
         self._resting[name, version] = (monotonic() + pause, pause)

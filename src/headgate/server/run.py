@@ -25,7 +25,7 @@ from .operate.trace_export import export_traces
 from .processes.member import Member
 from .processes.messages import Ready
 from .processes.supervisor import Supervisor
-from .service import Service
+from .server import Server
 from .settings import Settings
 
 log = logging.getLogger("headgate.server")
@@ -78,14 +78,14 @@ class Running:
     token_file: Path | None  # where a token for administrators is; None: none is needed, or it is not ours
 
 
-class _Server(uvicorn.Server):
+class _HttpServer(uvicorn.Server):
     """uvicorn, with the signals left to us, and polls answered when it stops instead of waited for."""
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, member: Member | None, listening: Callable[[], None]
+        self, config: uvicorn.Config, server: Server, member: Member | None, listening: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        self._service = service
+        self._server = server
         self._member = member
         self._listening = listening
 
@@ -101,7 +101,7 @@ class _Server(uvicorn.Server):
         self._listening()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        self._service.drain()
+        self._server.drain()
         await super().shutdown(sockets)
 
 
@@ -151,12 +151,12 @@ class _Process:
         self._member = member
         self._ready = ready
         self._stack = stack  # what is left at the end
-        self._service = Service(hg, settings, member)
+        self._server = Server(hg, settings, member)
         self._is_first = member is None or member.slot == 0  # the others come when it has migrated
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until it is to stop."""
-        opening = asyncio.create_task(self._service.availability.open(migrate=self._is_first))
+        opening = asyncio.create_task(self._server.availability.open(migrate=self._is_first))
         is_open = await self._unless(stop, opening)
         if is_open is None:
             return
@@ -165,7 +165,7 @@ class _Process:
         sockets = listen(settings.host, settings.port) if member is None else []
         url = url_of(settings.host, sockets[0].getsockname()[1]) if sockets else ""
         config = uvicorn.Config(
-            App(self._service),
+            App(self._server),
             http=Protocol,
             ws="none",
             lifespan="on",
@@ -184,13 +184,13 @@ class _Process:
         gc.set_threshold(10_000, 20, 20)
 
         listens = asyncio.Event()
-        server = _Server(config, self._service, member, listens.set)
-        self._service.connections = lambda: len(server.server_state.connections)
-        serving = asyncio.create_task(server.serve(sockets))
+        http = _HttpServer(config, self._server, member, listens.set)
+        self._server.connections = lambda: len(http.server_state.connections)
+        serving = asyncio.create_task(http.serve(sockets))
         announcing = asyncio.create_task(self._announce(listens, url, running))
         await self._unless(stop, serving, announcing)
         announcing.cancel()
-        server.should_exit = True
+        http.should_exit = True
         await serving
         if announcing.done() and not announcing.cancelled():
             announcing.result()
@@ -220,7 +220,7 @@ class _Process:
         if not (settings.auth and settings.first_token):
             return None
         file = settings.token_file or settings.home / "token"
-        if await self._service.tokens.first_admin(file):
+        if await self._server.tokens.first_admin(file):
             log.info("made a token for administrators: it is in %s", file)
         return file
 
@@ -228,10 +228,10 @@ class _Process:
         """Says that it serves, once it does."""
         await listens.wait()
         if self._member is not None:
-            self._member.start(self._service, self._service.figures)
+            self._member.start(self._server, self._server.figures)
             self._member.listening()
         if not self._hg.is_open:
-            await self._service.availability.open_later(migrate=self._is_first)
+            await self._server.availability.open_later(migrate=self._is_first)
             token_file = await self._begin()
         if self._member is not None:
             self._member.ready(self._hg.url, token_file)

@@ -15,9 +15,9 @@ routes = Routes()
 async def retry_messages(call: Call) -> Retried:
     """Makes parked messages due at once: these seqs, or `{"all": true}`."""
     chosen: ToRetry = call.body
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     count = await consumer.retry_now(chosen.seqs, all=chosen.all)
-    call.service.polling.stirred(call.stream, call.consumer, count)
+    call.server.polling.stirred(call.stream, call.consumer, count)
     return Retried(count)
 
 
@@ -25,7 +25,7 @@ async def retry_messages(call: Call) -> Retried:
 async def replay_messages(call: Call) -> Replayed:
     """Hands messages to a consumer again, which does not move; at most 10,000 a call."""
     chosen: ToReplay = call.body
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.replay(
         seqs=chosen.seqs,
         from_seq=chosen.from_seq,
@@ -34,5 +34,5 @@ async def replay_messages(call: Call) -> Replayed:
         to_time=chosen.to_time,
         filter=chosen.filter,
     )
-    call.service.polling.stirred(call.stream, call.consumer, done.replayed)
+    call.server.polling.stirred(call.stream, call.consumer, done.replayed)
     return Replayed(done.replayed, done.not_found, done.passed_over, done.next_seq)

@@ -36,12 +36,12 @@ async def get_console_page(call: Call) -> assets.File:
 @routes.route("GET", "/session", scope=None, answer=Session, is_hidden=True)
 async def get_session(call: Call) -> Session:
     """Who this browser is logged in as; nobody is no error."""
-    service = call.service
-    if not service.settings.auth:
-        refuse_pages(call.headers, service.settings.host)
+    server = call.server
+    if not server.settings.auth:
+        refuse_pages(call.headers, server.settings.host)
         return Session(_me(call))
     try:
-        call.caller = await service.tokens.caller(sessions.authorization(call.headers))
+        call.caller = await server.tokens.caller(sessions.authorization(call.headers))
     except Problem as problem:
         if problem.status != 401:
             raise
@@ -74,5 +74,5 @@ async def get_me(call: Call) -> Me:
 
 
 def _me(call: Call) -> Me:
-    caller, service = call.caller, call.service
-    return Me(caller.id, caller.name, sorted(caller.scopes), caller.pattern is None, service.settings.auth, __version__)
+    caller, server = call.caller, call.server
+    return Me(caller.id, caller.name, sorted(caller.scopes), caller.pattern is None, server.settings.auth, __version__)

@@ -38,7 +38,7 @@ VISIBLE: tuple[Literal["available"]] = ("available",)
 async def create_consumer(call: Call) -> Consumer:
     """Makes a consumer."""
     new: NewConsumer = call.body
-    made = await call.service.stream(call.stream).consumer(
+    made = await call.server.stream(call.stream).consumer(
         new.name,
         create=True,
         exist_ok=new.if_not_exists,
@@ -56,7 +56,7 @@ async def create_consumer(call: Call) -> Consumer:
         max_waiting=new.max_waiting,
         push=_push(call, new.push),
     )
-    call.service.altered(call.stream, new.name)
+    call.server.altered(call.stream, new.name)
     return Consumer.of(await made.info())
 
 
@@ -69,7 +69,7 @@ def _push(call: Call, given: PushSettings | PushChange | None) -> Push | None:
         found["timeout"] = found.pop("timeout_ms") / 1000
     if "url" in found:
         try:
-            call.service.pushing.guard.check_literal(urlsplit(found["url"]).hostname or "")
+            call.server.pushing.guard.check_literal(urlsplit(found["url"]).hostname or "")
         except (Refused, ValueError):
             raise Problem(
                 422, "invalid_argument", "this server does not post to that address",
@@ -81,19 +81,19 @@ def _push(call: Call, given: PushSettings | PushChange | None) -> Push | None:
 @routes.route("GET", CONSUMERS, scope="monitor", answer=list[Consumer])
 async def list_consumers(call: Call) -> list[Consumer]:
     """The consumers of a stream."""
-    return [Consumer.of(c) for c in await call.service.hg.insights.consumers(call.stream)]
+    return [Consumer.of(c) for c in await call.server.hg.insights.consumers(call.stream)]
 
 
 @routes.route("GET", CONSUMER, scope="monitor", answer=Consumer)
 async def get_consumer(call: Call) -> Consumer:
     """One consumer."""
-    return Consumer.of(await call.service.hg.insights.consumer(call.stream, call.consumer))
+    return Consumer.of(await call.server.hg.insights.consumer(call.stream, call.consumer))
 
 
 @routes.route("GET", CONSUMER + "/settings", scope="any", answer=ConsumerSettings)
 async def get_consumer_settings(call: Call) -> ConsumerSettings:
     """What a worker needs to know of its consumer."""
-    c = await call.service.consumer(call.stream, call.consumer)
+    c = await call.server.consumer(call.stream, call.consumer)
     return ConsumerSettings(
         c.order,
         milliseconds(c.ack_wait),
@@ -108,45 +108,45 @@ async def get_consumer_settings(call: Call) -> ConsumerSettings:
 @routes.route("PATCH", CONSUMER, scope="admin", body=ConsumerChange, answer=Consumer)
 async def change_consumer(call: Call) -> Consumer:
     """Changes settings of a consumer."""
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     given = changes(call.body)
     if "push" in given:
         given["push"] = _push(call, call.body.push)
     await consumer.alter(**given)
-    call.service.altered(call.stream, call.consumer)
+    call.server.altered(call.stream, call.consumer)
     return Consumer.of(await consumer.info())
 
 
 @routes.route("DELETE", CONSUMER, scope="admin", answer=Nothing)
 async def drop_consumer(call: Call) -> Nothing:
     """Removes a consumer and its progress. Its dead letters stay."""
-    await (await call.service.consumer(call.stream, call.consumer)).drop()
-    call.service.altered(call.stream, call.consumer)
+    await (await call.server.consumer(call.stream, call.consumer)).drop()
+    call.server.altered(call.stream, call.consumer)
     return Nothing()
 
 
 @routes.route("POST", CONSUMER + "/pause", scope="admin", answer=Nothing)
 async def pause_consumer(call: Call) -> Nothing:
     """Receives nothing until it is resumed."""
-    await (await call.service.consumer(call.stream, call.consumer)).pause()
-    call.service.pushing.changed()
+    await (await call.server.consumer(call.stream, call.consumer)).pause()
+    call.server.pushing.changed()
     return Nothing()
 
 
 @routes.route("POST", CONSUMER + "/resume", scope="admin", answer=Nothing)
 async def resume_consumer(call: Call) -> Nothing:
     """Receives again."""
-    await (await call.service.consumer(call.stream, call.consumer)).resume()
-    call.service.polling.stirred(call.stream, call.consumer)
-    call.service.pushing.changed()
+    await (await call.server.consumer(call.stream, call.consumer)).resume()
+    call.server.polling.stirred(call.stream, call.consumer)
+    call.server.pushing.changed()
     return Nothing()
 
 
 @routes.route("POST", CONSUMER + "/seek", scope="admin", body=ToSeek, answer=Nothing)
 async def seek_consumer(call: Call) -> Nothing:
     """Moves a consumer to the beginning, the end, a seq or a time."""
-    await (await call.service.consumer(call.stream, call.consumer)).seek(call.body.to)
-    call.service.polling.stirred(call.stream, call.consumer)
+    await (await call.server.consumer(call.stream, call.consumer)).seek(call.body.to)
+    call.server.polling.stirred(call.stream, call.consumer)
     return Nothing()
 
 
@@ -154,7 +154,7 @@ async def seek_consumer(call: Call) -> Nothing:
 async def discard_messages(call: Call) -> DiscardedSome:
     """Gives up messages that are unread, delayed, parked or in flight, up to 10,000 a call. With `more`, go on."""
     which: ToDiscard = call.body
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.discard_some(
         which.seqs,
         filter=which.filter,
@@ -163,7 +163,7 @@ async def discard_messages(call: Call) -> DiscardedSome:
         all=which.all,
         go_on=which.go_on,
     )
-    call.service.polling.stirred(call.stream, call.consumer, done.discarded)
+    call.server.polling.stirred(call.stream, call.consumer, done.discarded)
     return DiscardedSome(done.discarded, done.held, done.more)
 
 
@@ -176,7 +176,7 @@ async def peek_messages(call: Call) -> list[Peeked]:
         if states is not None:
             raise Problem(422, "invalid_argument", "states and visible both say which messages", "give one of them")
         states = [s for s in get_args(State) if (s in VISIBLE) == q.visible]
-    found = await call.service.hg.insights.peek(
+    found = await call.server.hg.insights.peek(
         call.stream, call.consumer, q.limit,
         newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
     )  # fmt: skip
@@ -191,7 +191,7 @@ async def peek_messages(call: Call) -> list[Peeked]:
 async def list_channels(call: Call) -> list[Channel]:
     """What waits in each channel of a consumer, since when, and its limits. With `next`, go on there (after)."""
     q: ChannelQuery = call.query
-    found = await call.service.hg.insights.channels(
+    found = await call.server.hg.insights.channels(
         call.stream, call.consumer, None, q.limit, sort=q.sort, after=q.after
     )
     call.next = found.next
@@ -201,7 +201,7 @@ async def list_channels(call: Call) -> list[Channel]:
 @routes.route("GET", CONSUMER + "/channels/{channel}", scope="monitor", answer=Channel)
 async def get_channel(call: Call) -> Channel:
     """One channel of a consumer."""
-    found = await call.service.hg.insights.channels(call.stream, call.consumer, call.path["channel"], 1)
+    found = await call.server.hg.insights.channels(call.stream, call.consumer, call.path["channel"], 1)
     if not found:
         raise Problem(404, "channel_not_found", "nothing is known of this channel", "it has no limits and no messages")
     return Channel.of(found[0])
@@ -210,9 +210,9 @@ async def get_channel(call: Call) -> Channel:
 @routes.route("PUT", CONSUMER + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
 async def set_channel(call: Call) -> Channel:
     """Changes the limits of a channel."""
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     await consumer.set_channel(call.path["channel"], **changes(call.body))
-    call.service.polling.stirred(call.stream, call.consumer)
+    call.server.polling.stirred(call.stream, call.consumer)
     for found in await consumer.channels(call.path["channel"], 1):
         return Channel.of(found)
     # without limits of its own and without messages, nothing is kept of it

@@ -25,7 +25,7 @@ def _chosen(call: Call) -> ChosenDead:
 @routes.route("GET", CONSUMER + "/dead", scope="monitor", query=PageQuery, answer=list[Dead])
 async def list_dead(call: Call) -> list[Dead]:
     """The dead letters of a consumer, oldest first."""
-    found = await call.service.hg.insights.dead_letters(
+    found = await call.server.hg.insights.dead_letters(
         call.stream, call.consumer, call.query.limit, after=call.query.after
     )
     return [Dead.of(d) for d in found]
@@ -35,9 +35,9 @@ async def list_dead(call: Call) -> list[Dead]:
 async def redrive_dead(call: Call) -> Redriven:
     """Gives dead letters back to the consumer, as if never delivered: those chosen, or `{"all": true}`."""
     chosen = _chosen(call)
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     count = await consumer.redrive(seqs=chosen.seqs, filter=chosen.filter, limit=chosen.limit, all=chosen.all)
-    call.service.polling.stirred(call.stream, call.consumer, count)
+    call.server.polling.stirred(call.stream, call.consumer, count)
     return Redriven(count)
 
 
@@ -45,5 +45,5 @@ async def redrive_dead(call: Call) -> Redriven:
 async def purge_dead(call: Call) -> Purged:
     """Throws dead letters away: those chosen, or `{"all": true}`."""
     chosen = _chosen(call)
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     return Purged(await consumer.purge_dead(seqs=chosen.seqs, filter=chosen.filter, limit=chosen.limit, all=chosen.all))

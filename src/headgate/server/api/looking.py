@@ -21,7 +21,7 @@ routes = Routes()
 async def get_overview(call: Call) -> Overview:
     """Streams and consumers, those in trouble first, and what they make together. At most a second old."""
     q: OverviewQuery = call.query
-    at, all_streams, all_consumers = await call.service.overview.get()
+    at, all_streams, all_consumers = await call.server.overview.get()
     streams = [s for s in all_streams if call.caller.may_use(s.name)]
     consumers = [c for c in all_consumers if call.caller.may_use(c[0].stream)]
     totals = Totals.of(streams, [c for c, _ in consumers])
@@ -59,20 +59,20 @@ async def get_doctor(call: Call) -> list[Finding]:
     """What is wrong with the database and what to do about it, the worst first. At most some seconds old, unless it is
     said for how long things may last."""
     if call.query.patience_ms is None:
-        return await call.service.findings.get()
-    return await call.service.hg.doctor(call.query.patience_ms / 1000)
+        return await call.server.findings.get()
+    return await call.server.hg.doctor(call.query.patience_ms / 1000)
 
 
 @routes.route("GET", "/api/pipelines", scope="monitor", everywhere=True, answer=list[Pipeline])
 async def list_pipelines(call: Call) -> list[Pipeline]:
     """What pipelines last said of themselves."""
-    return [Pipeline(*row) for row in await call.service.hg.run(statements.PIPELINES, ())]
+    return [Pipeline(*row) for row in await call.server.hg.run(statements.PIPELINES, ())]
 
 
 @routes.route("GET", "/api/streams/{stream}/segments", scope="monitor", answer=list[Segment])
 async def list_segments(call: Call) -> list[Segment]:
     """The segments of a stream's log, oldest first, and why closed ones are still kept."""
-    found = await call.service.hg.insights.segments(call.stream)
+    found = await call.server.hg.insights.segments(call.stream)
     return [Segment.of(s) for s in found if s.state != "dropped"]
 
 
@@ -96,13 +96,13 @@ async def get_consumer_history(call: Call) -> list[Past]:
 
 async def _past(call: Call, stream: str | None, consumer: str | None) -> list[Past]:
     since = f"{call.query.minutes} minutes"
-    return [Past(*row) for row in await call.service.hg.run(statements.HISTORY, (stream, consumer, since))]
+    return [Past(*row) for row in await call.server.hg.run(statements.HISTORY, (stream, consumer, since))]
 
 
 @routes.route("GET", "/api/streams/{stream}/position", scope="monitor", query=PositionQuery, answer=Position)
 async def get_position(call: Call) -> Position:
     """The first seq at a time, or at the beginning or the end."""
-    [(seq,)] = await call.service.hg.run(statements.SEQ_AT, (call.stream, call.query.at))
+    [(seq,)] = await call.server.hg.run(statements.SEQ_AT, (call.stream, call.query.at))
     return Position(seq)
 
 
@@ -110,5 +110,5 @@ async def get_position(call: Call) -> Position:
 async def preview_seek(call: Call) -> SeekPreview:
     """What a seek would do, without doing it."""
     where = (call.stream, call.consumer, call.query.to)
-    [row] = await call.service.hg.run(statements.SEEK_PREVIEW, where)
+    [row] = await call.server.hg.run(statements.SEEK_PREVIEW, where)
     return SeekPreview(*row)

@@ -22,7 +22,7 @@ NOT_FOUND = Problem(404, "message_not_found", "the stream has no such message", 
 @routes.route("POST", "/api/streams/{stream}/messages", scope="produce", body=NewMessages, answer=Published)
 async def send_messages(call: Call) -> Published:
     """Sends messages, all or none; answers once they are on disk."""
-    seqs = await call.service.batching.send(call.stream, columns(call.body, call.trace))
+    seqs = await call.server.batching.send(call.stream, columns(call.body, call.trace))
     return Published(len(seqs), seqs)
 
 
@@ -30,7 +30,7 @@ async def send_messages(call: Call) -> Published:
 async def list_messages(call: Call) -> list[Stored]:
     """Messages of a stream, whoever has read them."""
     q: MessagesQuery = call.query
-    found = await call.service.stream(call.stream).messages(
+    found = await call.server.stream(call.stream).messages(
         q.limit, newest_first=q.sort == "seq_desc", filter=q.key_pattern, before=q.before, after=q.after
     )
     return [Stored.of(m) for m in found]
@@ -40,7 +40,7 @@ async def list_messages(call: Call) -> list[Stored]:
 async def get_message(call: Call) -> MessageWithStates:
     """One message, and its state for each consumer."""
     seq = seq_of(call)
-    insights = call.service.hg.insights
+    insights = call.server.hg.insights
     found = []
     if 0 < seq <= MOST_SEQ:
         found = await insights.messages(call.stream, 1, after=seq - 1)
@@ -55,7 +55,7 @@ async def get_message(call: Call) -> MessageWithStates:
 @routes.route("GET", "/api/streams/{stream}/messages/{seq}/life", scope="monitor", answer=list[Happening])
 async def get_message_life(call: Call) -> list[Happening]:
     """Everything that is known of one message, in the order of time; what is so now comes last."""
-    found = await call.service.hg.insights.message_life(call.stream, min(seq_of(call), MOST_SEQ))
+    found = await call.server.hg.insights.message_life(call.stream, min(seq_of(call), MOST_SEQ))
     if not found:
         raise NOT_FOUND
     return [Happening.of(e) for e in found]
@@ -65,7 +65,7 @@ async def get_message_life(call: Call) -> list[Happening]:
 async def list_attempts(call: Call) -> list[FailedAttempt]:
     """Attempts that failed, the newest first. The last 20 of a message and 100,000 of a stream are kept."""
     q: AttemptsQuery = call.query
-    found = await call.service.hg.insights.attempts(
+    found = await call.server.hg.insights.attempts(
         call.stream, q.seq, consumer=q.consumer, limit=q.limit, before=q.before
     )
     return [FailedAttempt.of(a) for a in found]

@@ -51,9 +51,9 @@ async def ack(call: Call) -> Acked:
     ids, foreign = ours(call.body)
     acked = stale = 0
     if ids:
-        acked, stale = await call.service.batching.ack(call.stream, call.consumer, ids)
+        acked, stale = await call.server.batching.ack(call.stream, call.consumer, ids)
     else:
-        await call.service.consumer(call.stream, call.consumer)
+        await call.server.consumer(call.stream, call.consumer)
     await _settled(call, "acked", acked)
     return Acked(acked, stale + foreign)
 
@@ -62,7 +62,7 @@ async def ack(call: Call) -> Acked:
 async def nack(call: Call) -> Nacked:
     """Not done with these messages: they come again after the delay, or the consumer's backoff."""
     ids, foreign = ours(call.body)
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.nack(ids, delay=seconds(call.body.delay_ms), error=call.body.error)
     await _settled(call, "nacked", done.settled)
     return Nacked(done.settled, done.stale + foreign)
@@ -72,9 +72,9 @@ async def nack(call: Call) -> Nacked:
 async def release(call: Call) -> Released:
     """Hands back messages that were not worked on: they are due at once, and the delivery does not count."""
     ids, foreign = ours(call.body)
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.release(ids)
-    call.service.polling.stirred(call.stream, call.consumer, done.settled)
+    call.server.polling.stirred(call.stream, call.consumer, done.settled)
     return Released(done.settled, done.stale + foreign)
 
 
@@ -82,10 +82,10 @@ async def release(call: Call) -> Released:
 async def extend(call: Call) -> Extended:
     """Moves the deadline of these messages alone to so long from now, also nearer; 0 makes them visible at once."""
     ids, foreign = ours(call.body)
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.extend(ids, call.body.by_ms / 1000)
     if done.settled and not call.body.by_ms:
-        call.service.polling.stirred(call.stream, call.consumer, done.settled, likely=True)
+        call.server.polling.stirred(call.stream, call.consumer, done.settled, likely=True)
     return Extended(done.settled, done.stale + foreign)
 
 
@@ -100,19 +100,19 @@ def ours(body: ToReceive | ToAck | ToNack | ToRelease | ToExtend) -> tuple[list[
 
 
 async def _settled(call: Call, what: str, count: int) -> None:
-    call.service.metrics.count(what, call.stream, call.consumer, count)
+    call.server.metrics.count(what, call.stream, call.consumer, count)
     if count:
         # A key or a channel may go on, or what was nacked comes again. Otherwise an ack makes nothing available, unless
         # the consumer had as many messages in flight as it may.
-        consumer = await call.service.consumer(call.stream, call.consumer)
+        consumer = await call.server.consumer(call.stream, call.consumer)
         likely = what == "nacked" or consumer.order == "key" or consumer.has_named_lanes
-        call.service.polling.stirred(call.stream, call.consumer, count, likely=likely)
+        call.server.polling.stirred(call.stream, call.consumer, count, likely=likely)
 
 
 async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     q: ReceiveQuery = call.query
-    consumer = await call.service.consumer(call.stream, call.consumer)
-    polling = call.service.polling
+    consumer = await call.server.consumer(call.stream, call.consumer)
+    polling = call.server.polling
     key = _key(consumer, q)
     if q.ack_wait_ms is not None and not 0 < q.ack_wait_ms <= LONGEST_ACK_WAIT:  # now, not when there is a message
         raise InvalidArgument(
@@ -123,7 +123,7 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     mark = polling.mark(call.stream, key, looks=looks)
     messages: list[AsyncMessage] = []
     if looks:
-        messages, acked = await call.service.batching.receive(
+        messages, acked = await call.server.batching.receive(
             consumer, q.batch_size, acks, q.worker, seconds(q.ack_wait_ms)
         )
         if acks:
@@ -135,10 +135,10 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
             await consumer.release(messages)
         polling.stirred(call.stream, call.consumer)
         return []
-    call.service.metrics.count("delivered", call.stream, call.consumer, len(messages))
+    call.server.metrics.count("delivered", call.stream, call.consumer, len(messages))
     if messages:
         first = (m.created_at for m in messages if m.attempt == 1)
-        call.service.metrics.delivered(call.stream, call.consumer, first)
+        call.server.metrics.delivered(call.stream, call.consumer, first)
         tracing.link(m.headers for m in messages)
     if len(messages) == q.batch_size:  # there may be more
         polling.stirred(call.stream, call.consumer)
@@ -158,18 +158,18 @@ def _key(consumer: AsyncConsumer, q: ReceiveQuery) -> Key:
 async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMessage]:
     """Waits without a connection, and not as work: neither the limit of time nor that of requests counts meanwhile."""
     q: ReceiveQuery = call.query
-    service, loop = call.service, asyncio.get_running_loop()
-    polling, key = service.polling, _key(consumer, q)
+    server, loop = call.server, asyncio.get_running_loop()
+    polling, key = server.polling, _key(consumer, q)
     until = loop.time() + q.wait_ms / 1000
     messages: list[AsyncMessage] = []
     place = (call.stream, call.consumer)
-    service.waiting_at.enter(place, consumer.max_waiting)
+    server.waiting_at.enter(place, consumer.max_waiting)
     try:
-        service.waiting.enter()
+        server.waiting.enter()
     except Problem:
-        service.waiting_at.leave(place)
+        server.waiting_at.leave(place)
         raise
-    service.in_work.leave()
+    server.in_work.leave()
     try:
         while not messages and (left := until - loop.time()) > 0:
             began = perf_counter()
@@ -183,9 +183,9 @@ async def _wait(call: Call, consumer: AsyncConsumer, mark: int) -> list[AsyncMes
                 call.limit.start()
             await call.check_again()
             mark = polling.mark(call.stream, key)
-            messages, _ = await service.batching.receive(consumer, q.batch_size, [], q.worker, seconds(q.ack_wait_ms))
+            messages, _ = await server.batching.receive(consumer, q.batch_size, [], q.worker, seconds(q.ack_wait_ms))
     finally:
-        service.waiting.leave()
-        service.waiting_at.leave(place)
-        service.in_work.now += 1  # it is answered at once: not a moment to refuse it
+        server.waiting.leave()
+        server.waiting_at.leave(place)
+        server.in_work.now += 1  # it is answered at once: not a moment to refuse it
     return messages

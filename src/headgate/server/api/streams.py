@@ -20,7 +20,7 @@ async def create_stream(call: Call) -> Stream:
     """Makes a stream."""
     new: NewStream = call.body
     call.caller.check("admin", new.name, everywhere=False)
-    stream = await call.service.hg.stream(
+    stream = await call.server.hg.stream(
         new.name,
         create=True,
         exist_ok=new.if_not_exists,
@@ -45,26 +45,26 @@ async def create_stream(call: Call) -> Stream:
 @routes.route("GET", "/api/streams", scope="monitor", answer=list[Stream])
 async def list_streams(call: Call) -> list[Stream]:
     """The streams that the token is for."""
-    return [Stream.of(s) for s in await call.service.hg.insights.streams() if call.caller.may_use(s.name)]
+    return [Stream.of(s) for s in await call.server.hg.insights.streams() if call.caller.may_use(s.name)]
 
 
 @routes.route("GET", "/api/streams/{stream}", scope="monitor", answer=Stream)
 async def get_stream(call: Call) -> Stream:
     """One stream."""
-    return Stream.of(await call.service.stream(call.stream).info())
+    return Stream.of(await call.server.stream(call.stream).info())
 
 
 @routes.route("GET", "/api/streams/{stream}/settings", scope="any", answer=StreamSettings)
 async def get_stream_settings(call: Call) -> StreamSettings:
     """What those who send and receive need to know of a stream."""
-    [row] = await call.service.hg.run(statements.STREAM_SETTINGS, (call.stream,))
+    [row] = await call.server.hg.run(statements.STREAM_SETTINGS, (call.stream,))
     return StreamSettings(*row)
 
 
 @routes.route("PATCH", "/api/streams/{stream}", scope="admin", body=StreamChange, answer=Stream)
 async def change_stream(call: Call) -> Stream:
     """Changes settings of a stream. The number of lanes is changed first, by itself."""
-    stream = call.service.stream(call.stream)
+    stream = call.server.stream(call.stream)
     given = changes(call.body)
     if (lanes := given.pop("lanes", None)) is not None:
         await stream.set_lanes(lanes)
@@ -76,20 +76,20 @@ async def change_stream(call: Call) -> Stream:
 @routes.route("DELETE", "/api/streams/{stream}", scope="admin", answer=Nothing)
 async def drop_stream(call: Call) -> Nothing:
     """Removes a stream, its consumers, its messages and its dead letters."""
-    await call.service.stream(call.stream).drop()
+    await call.server.stream(call.stream).drop()
     return Nothing()
 
 
 @routes.route("GET", "/api/streams/{stream}/archives", scope="monitor", answer=list[Archive])
 async def list_archives(call: Call) -> list[Archive]:
     """The archives of a stream: where they are, and how far."""
-    return [Archive.of(a) for a in await call.service.stream(call.stream).archives()]
+    return [Archive.of(a) for a in await call.server.stream(call.stream).archives()]
 
 
 @routes.route("DELETE", "/api/streams/{stream}/archives/{archive}", scope="admin", answer=Nothing)
 async def drop_archive(call: Call) -> Nothing:
     """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
-    await call.service.stream(call.stream).drop_archive(call.path["archive"])
+    await call.server.stream(call.stream).drop_archive(call.path["archive"])
     return Nothing()
 
 

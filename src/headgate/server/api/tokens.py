@@ -17,7 +17,7 @@ routes = Routes()
 async def create_token(call: Call) -> MadeToken:
     """Makes a token; it is shown this once."""
     new: NewToken = call.body
-    id, token = await call.service.tokens.create(
+    id, token = await call.server.tokens.create(
         new.name, list(new.scopes), new.streams, new.rate_limit, seconds(new.lifetime_ms)
     )
     call.noted["token"] = id
@@ -27,15 +27,15 @@ async def create_token(call: Call) -> MadeToken:
 @routes.route("GET", "/api/tokens", scope="admin", everywhere=True, answer=list[Token])
 async def list_tokens(call: Call) -> list[Token]:
     """All tokens, the newest first."""
-    return [Token(*row) for row in await call.service.hg.run(statements.TOKENS, ())]
+    return [Token(*row) for row in await call.server.hg.run(statements.TOKENS, ())]
 
 
 @routes.route("DELETE", "/api/tokens/{token}", scope="admin", everywhere=True, answer=Nothing)
 async def revoke_token(call: Call) -> Nothing:
     """Revokes a token by its id. Other replicas notice within a second."""
     id = call.path["token"]
-    [(was_valid,)] = await call.service.hg.run(statements.REVOKE_TOKEN, (id,))
-    call.service.revoke(id)
+    [(was_valid,)] = await call.server.hg.run(statements.REVOKE_TOKEN, (id,))
+    call.server.revoke(id)
     if not was_valid:
         raise Problem(404, "token_not_found", "there is no such token", "GET /api/tokens lists them")
     return Nothing()
@@ -44,5 +44,5 @@ async def revoke_token(call: Call) -> Nothing:
 @routes.route("GET", "/api/audit", scope="admin", everywhere=True, query=AuditQuery, answer=list[Audited])
 async def list_audit(call: Call) -> list[Audited]:
     """Administrative calls, the newest first."""
-    rows = await call.service.hg.run(statements.AUDIT_LOG, (call.query.limit, call.query.before))
+    rows = await call.server.hg.run(statements.AUDIT_LOG, (call.query.limit, call.query.before))
     return [Audited(*row) for row in rows]

@@ -30,21 +30,21 @@ async def heartbeat(call: Call) -> Leases:
 @routes.route("DELETE", WORKER, scope="consume", answer=Left)
 async def leave_workers(call: Call) -> Left:
     """Gives the worker's lanes to the others at once. What it has in hand stays its own."""
-    consumer = await call.service.consumer(call.stream, call.consumer)
+    consumer = await call.server.consumer(call.stream, call.consumer)
     freed = await consumer.leave(worker=call.path["worker"])
-    call.service.polling.stirred(call.stream, call.consumer)
+    call.server.polling.stirred(call.stream, call.consumer)
     return Left(freed)
 
 
 @routes.route("GET", WORKERS, scope="monitor", answer=list[Worker])
 async def list_workers(call: Call) -> list[Worker]:
     """The workers of a consumer and their lanes."""
-    await call.service.stream(call.stream).consumer(call.consumer)
-    return [Worker.of(w) for w in await call.service.hg.insights.workers(call.stream, call.consumer)]
+    await call.server.stream(call.stream).consumer(call.consumer)
+    return [Worker.of(w) for w in await call.server.hg.insights.workers(call.stream, call.consumer)]
 
 
 async def _leases(call: Call, worker: str) -> Leases:
     consumer = (call.stream, call.consumer)
     # joining is the first one; and the lease_time by which it counts, which others may have changed
-    [(lanes, lease_time)] = await call.service.hg.run(statements.BEAT, (*consumer, worker, *consumer))
+    [(lanes, lease_time)] = await call.server.hg.run(statements.BEAT, (*consumer, worker, *consumer))
     return Leases(worker, lanes, round(lease_time * 1000))

@@ -20,12 +20,12 @@ from time import monotonic
 from ...aio import AsyncHeadgate
 from ...database import statements
 from ...database.drivers import Array
-from ..ending import end
+from ...service import Pace, TaskService
 from ..siblings import Alone, Siblings
 
 log = logging.getLogger("headgate.server")
 
-SHORTEST_POLL, LONGEST_POLL, POLL_GROWTH = 0.001, 0.005, 1.3
+LOOK = Pace(0.001, 0.005, growth=1.3)  # seconds between looks at the sequences, since one moved last
 AGAIN = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064)  # seconds after a move: the message may not be committed yet
 SCOUT_EVERY = 0.1  # seconds, of each consumer that is waited for
 SCOUTS = 300  # a second, of all of them together
@@ -62,12 +62,15 @@ class Watched:
     again: list[float] = field(default_factory=list)  # when to look again
 
 
-class Polling:
-    """Who waits for what, and the task that looks for them."""
+class Polling(TaskService):
+    """Who waits for what, and the task that looks for them, as soon as somebody waits."""
+
+    task_name = "headgate-polling"
 
     def __init__(
         self, hg: AsyncHeadgate, clock: Callable[[], float] = monotonic, siblings: Siblings | None = None
     ) -> None:
+        super().__init__()
         self._hg = hg
         self._clock = clock
         self._siblings = siblings or Alone()
@@ -76,32 +79,15 @@ class Polling:
         self._left: dict[str, Watched] = {}  # nobody waits for these at the moment; who comes back need not look anew
         self._moves: dict[str, int] = {}  # of each stream, how often it was seen to move
         self._looks: dict[tuple[str, Key], int] = {}  # of each key, the mark of the last look
-        self._task: asyncio.Task[None] | None = None
         self._somebody = asyncio.Event()
-        self.is_stopping = False
         self.polls = 0
-
-    def start(self) -> None:
-        """Begins to look, as soon as somebody waits."""
-        self._task = asyncio.create_task(self._look(), name="headgate-polling")
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the task runs, as it must until the end."""
-        return self._task is not None and not self._task.done()
 
     def drain(self) -> None:
         """Answers everybody who waits, now and from now on: the server stops."""
-        self.is_stopping = True
+        super().drain()
         for watched in self._watched.values():
             for queue in watched.queues.values():
                 queue.wake(sum(wanted for _, wanted in queue.waiters), self._clock())
-
-    async def stop(self) -> None:
-        """Ends the task."""
-        self.drain()
-        if self._task is not None:
-            await end([self._task])
 
     def mark(self, stream: str, key: Key, *, looks: bool = True) -> int:
         """To be taken before a look at the stream, and given to `wait` after it: what came in between is not missed."""
@@ -122,7 +108,7 @@ class Polling:
         self, stream: str, key: Key, wanted: int, mark: int, seconds: float, gone: asyncio.Future[object]
     ) -> bool:
         """Waits for a sign that there may be something. False when the time is up or the caller has gone."""
-        if self.is_stopping:
+        if self.is_draining:
             return False
         moves = self._moves.get(stream, 0)
         if moves != mark and self._looks.get((stream, key)) != moves:  # else another waiter looks at it already
@@ -139,7 +125,7 @@ class Polling:
         try:
             await asyncio.wait((waiter, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if waiter.done() and not gone.done():
-                return not self.is_stopping
+                return not self.is_draining
             return False
         finally:
             self._count -= 1
@@ -210,13 +196,13 @@ class Polling:
                     self._left.clear()
                 self._left[stream] = self._watched.pop(stream)
 
-    async def _look(self) -> None:
-        pause, scouted = SHORTEST_POLL, 0.0
+    async def _run(self) -> None:
+        pause, scouted = 0.0, 0.0
         while True:
             if not self._watched:
                 self._somebody.clear()
                 await self._somebody.wait()
-                pause = SHORTEST_POLL
+                pause = 0.0
             try:
                 has_moved = await self._look_once()
             except Exception as error:  # others rely on this: only stop() ends it
@@ -227,7 +213,7 @@ class Polling:
             if now - scouted >= SCOUT_EVERY / 4:
                 scouted = now
                 self._send_scouts(now)
-            pause = SHORTEST_POLL if has_moved else min(pause * POLL_GROWTH, LONGEST_POLL)
+            pause = LOOK.after(0.0 if has_moved else pause)
             await asyncio.sleep(pause)
 
     async def _look_once(self) -> bool:

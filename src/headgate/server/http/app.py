@@ -21,7 +21,7 @@ from ..console import assets, sessions
 from ..intake.webhooks import sender
 from ..operate import auditing, pages
 from ..operate.auth import ANYBODY, Caller, refuse_pages
-from ..service import Service
+from ..server import Server
 from .call import Call
 from .errors import Problem, problem
 from .limits import Gauge
@@ -46,8 +46,8 @@ _TO_BE_ASKED_FOR = (b"cache-control", b"no-cache")
 class App:
     """Answers requests of one process."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, server: Server) -> None:
+        self.server = server
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -59,17 +59,17 @@ class App:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self.service.start()
+        self.server.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self.service.stop()
+        await self.server.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         began = perf_counter()
         method = scope["method"]
         headers = dict(scope["headers"])
-        work = _Work(self.service, scope, headers, receive)
+        work = _Work(self.server, scope, headers, receive)
         parent, state = headers.get(b"traceparent"), headers.get(b"tracestate")
         given = parent.decode("latin-1") if parent else None, state.decode("latin-1") if state else None
         with _QUIET if scope["path"] in UNTRACED else tracing.serving(method, *given) as span:
@@ -83,9 +83,9 @@ class App:
         if work.is_administrative and work.caller is not None:
             address = scope["client"][0] if scope.get("client") else None
             action = f"{method} {scope['path']}"
-            await self.service.audit(auditing.note(work.caller, address, action, status, *work.to_audit()))
+            await self.server.audit(auditing.note(work.caller, address, action, status, *work.to_audit()))
         route = work.route
-        self.service.metrics.request(route.path if route else "-", method if route else "-", status, seconds)
+        self.server.metrics.request(route.path if route else "-", method if route else "-", status, seconds)
         # a GET may receive messages: nothing on the way may answer it from memory
         head = [(b"content-type", kind), *more]
         if status != 304:
@@ -93,7 +93,7 @@ class App:
         if _TO_BE_ASKED_FOR not in more:
             head.append(_NOT_TO_BE_KEPT)
         if len(body) > LARGE:
-            self.service.memory.trim_soon()
+            self.server.memory.trim_soon()
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
@@ -114,20 +114,20 @@ class App:
             return _problem(error)
         if isinstance(error, Error):
             if isinstance(error, ConnectionFailed):
-                self.service.availability.suspect()
+                self.server.availability.suspect()
             if work.path:
-                self.service.forget(error, work.path.get("stream"), work.path.get("consumer"))
+                self.server.forget(error, work.path.get("stream"), work.path.get("consumer"))
             if isinstance(error, (StreamNotFound, ConsumerNotFound)):  # calls in a group do not say which they were
                 named = [work.path[name] for name in ("stream", "consumer") if name in work.path]
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(suggest(self.service.hg, error, named), 1)
+                    await asyncio.wait_for(suggest(self.server.hg, error, named), 1)
             found = problem(error, work.caller.may_use if work.caller else None)
             if found.status == 500:
                 log.exception("%s %s failed", scope["method"], scope["path"])
             return _problem(found)
         if isinstance(error, TimeoutError):
             if not work.is_reading:
-                self.service.availability.suspect()
+                self.server.availability.suspect()
                 hint = "whether it was done is not known; send messages with an id, and repeat the call"
                 return _problem(Problem(503, "timeout", "it took too long", hint, 1.0))
             # the rest of the body may still come: nothing else can be sent on this connection
@@ -139,7 +139,7 @@ class App:
 
     def _log(self, work: _Work, method: str, status: int, seconds: float) -> None:
         """The line of the access log. The route, not the path: and of the token only its id."""
-        level = logging.INFO if self.service.settings.access_log else logging.DEBUG
+        level = logging.INFO if self.server.settings.access_log else logging.DEBUG
         if access.isEnabledFor(level):
             route = work.route.path if work.route else "-"
             fields = {
@@ -157,20 +157,20 @@ class _Work:
     """The steps of one request, and what they hold until it is answered."""
 
     __slots__ = (
-        "_bodies", "_call", "_headers", "_held", "_in_work", "_receive", "_scope", "_service", "caller", "is_reading",
+        "_bodies", "_call", "_headers", "_held", "_in_work", "_receive", "_scope", "_server", "caller", "is_reading",
         "path", "route", "trace",
     )  # fmt: skip
 
     def __init__(
-        self, service: Service, scope: MutableMapping[str, Any], headers: dict[bytes, bytes], receive: Receive
+        self, server: Server, scope: MutableMapping[str, Any], headers: dict[bytes, bytes], receive: Receive
     ) -> None:
-        self._service = service
+        self._server = server
         self._scope = scope
         self._headers = headers
         self._receive = receive
         self._call: Call | None = None
         self._held = 0  # bytes
-        self._bodies = service.bodies
+        self._bodies = server.bodies
         self._in_work: Gauge | None = None
         self.is_reading = False  # the body
         self.caller: Caller | None = None
@@ -195,23 +195,23 @@ class _Work:
         return stream, auditing.details(body, self.path, noted)
 
     async def answer(self) -> Answer:
-        service, scope = self._service, self._scope
+        server, scope = self._server, self._scope
         raw_path = scope.get("raw_path") or scope["path"].encode()
         route, self.path = ROUTES.match(scope["method"], raw_path.partition(b"?")[0])
         self.route = route
-        if service.availability.is_away and route.needs_database:
-            raise problem(service.availability.error)
+        if server.availability.is_away and route.needs_database:
+            raise problem(server.availability.error)
         caller = ANYBODY
         if route.raw_body:
             await self._enter_webhook()
         if route.scope is not None:
-            self._enter(service.in_work)
+            self._enter(server.in_work)
             self.caller = caller = await self._authenticate(route.patience)
             caller.check(route.scope, self.path.get("stream"), route.everywhere)
         query = _query(route, scope["query_string"])
-        with service.deadlines.of_this_task() as limit:
+        with server.deadlines.of_this_task() as limit:
             body = await self._body(route)
-            self._call = Call(service, route, caller, self.path, query, body, self._receive, self._headers)
+            self._call = Call(server, route, caller, self.path, query, body, self._receive, self._headers)
             self._call.has_hung_up = scope.get("headgate.has_hung_up")
             self._call.limit = limit
             self._call.trace = self.trace
@@ -238,25 +238,25 @@ class _Work:
 
     async def _enter_webhook(self) -> None:
         """Anybody may send one: limits of their own, and no body is taken for a source that there is not."""
-        service, client = self._service, self._scope.get("client")
-        service.webhook_rates.spend(
-            sender(client[0] if client else None), service.settings.webhook_rate_limit, "this address"
+        server, client = self._server, self._scope.get("client")
+        server.webhook_rates.spend(
+            sender(client[0] if client else None), server.settings.webhook_rate_limit, "this address"
         )
-        self._enter(service.webhooks_in_work)
-        self._bodies = service.webhook_bodies
-        await service.sources.find(self.path["source"])
+        self._enter(server.webhooks_in_work)
+        self._bodies = server.webhook_bodies
+        await server.sources.find(self.path["source"])
 
     async def _authenticate(self, patience: float | None) -> Caller:
-        service = self._service
-        if not service.settings.auth:
-            refuse_pages(self._headers, service.settings.host)
+        server = self._server
+        if not server.settings.auth:
+            refuse_pages(self._headers, server.settings.host)
             return ANYBODY
-        if service.availability.is_away and (patience is None or not service.hg.is_open):
-            raise problem(service.availability.error)
+        if server.availability.is_away and (patience is None or not server.hg.is_open):
+            raise problem(server.availability.error)
         shown = self._headers.get(b"authorization") or sessions.authorization(self._headers)
-        caller = await service.tokens.caller(shown, patience)
-        if (rate := caller.rate_limit or service.settings.rate_limit) is not None:
-            service.rates.spend(caller.id, rate)
+        caller = await server.tokens.caller(shown, patience)
+        if (rate := caller.rate_limit or server.settings.rate_limit) is not None:
+            server.rates.spend(caller.id, rate)
         return caller
 
     async def _body(self, route: Route) -> Any:
@@ -264,7 +264,7 @@ class _Work:
             return None  # nobody without a token has anything kept here
         given = self._headers.get(b"content-length", b"0")
         length = int(given) if given.isdigit() and len(given) < 20 else 0
-        settings = self._service.settings
+        settings = self._server.settings
         most = settings.webhook_body_limit if route.raw_body else settings.body_limit
         if length > most:
             raise _too_large(most)
@@ -314,7 +314,7 @@ class _Work:
             self._in_work.leave()
         self._bodies.leave(self._held)
         if self._held > LARGE:
-            self._service.memory.trim_soon()
+            self._server.memory.trim_soon()
 
 
 def _too_large(most: int) -> Problem:

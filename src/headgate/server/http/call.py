@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import tracing
 from ..operate.auth import Caller
-from ..service import Service
+from ..server import Server
 from .deadlines import Deadline
 from .routing import Route
 
@@ -18,12 +18,12 @@ class Call:
 
     __slots__ = (
         "_gone", "_receive", "body", "caller", "has_hung_up", "headers", "limit", "next", "noted", "path", "query",
-        "route", "sent", "service", "trace", "waited",
+        "route", "sent", "server", "trace", "waited",
     )  # fmt: skip
 
     def __init__(
         self,
-        service: Service,
+        server: Server,
         route: Route,
         caller: Caller,
         path: dict[str, str],
@@ -32,7 +32,7 @@ class Call:
         receive: Callable[[], Awaitable[Any]],
         headers: dict[bytes, bytes],
     ) -> None:
-        self.service = service
+        self.server = server
         self.route = route
         self.caller = caller
         self.path = path
@@ -61,8 +61,8 @@ class Call:
 
     async def check_again(self) -> None:
         """Whether the caller may still do this: while it waited, its token may have ended or been taken away."""
-        if self.service.settings.auth and self.route.scope is not None:
-            self.caller = await self.service.tokens.caller(self.headers.get(b"authorization"))
+        if self.server.settings.auth and self.route.scope is not None:
+            self.caller = await self.server.tokens.caller(self.headers.get(b"authorization"))
             self.caller.check(self.route.scope, self.path.get("stream"), self.route.everywhere)
 
     @property

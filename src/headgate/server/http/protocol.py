@@ -65,8 +65,8 @@ class Protocol(asyncio.Protocol):
     ) -> None:
         self.app = config.loaded_app
         self.loop = _loop or asyncio.get_running_loop()
-        self._service = config.app.service
-        self._server = server_state
+        self._server = config.app.server
+        self._uvicorn = server_state
         self._parser = self._new_parser()
         self._about: dict[str, Any] = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}}
         self._requests: deque[Request] = deque()  # the first one is in work
@@ -88,20 +88,20 @@ class Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._server.connections.add(self)
+        self._uvicorn.connections.add(self)
         self._about |= {
             "scheme": "http", "root_path": "", "client": transport.get_extra_info("peername"),
             "server": transport.get_extra_info("sockname"), "headgate.has_hung_up": lambda: self.is_gone,
         }  # fmt: skip
-        if len(self._server.connections) > self._service.most_connections:
-            self._service.metrics.refused += 1
+        if len(self._uvicorn.connections) > self._server.most_connections:
+            self._server.metrics.refused += 1
             self._refuse(503, "too_many_connections", "the server has too many connections", b"retry-after: 1\r\n")
         else:
-            self._wait(self._service.heads)
+            self._wait(self._server.heads)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(self)
-        self._service.siblings.closed()
+        self._uvicorn.connections.discard(self)
+        self._server.siblings.closed()
         self.is_gone = self._is_closing = True
         self._wait(None)
         for request in self._requests:
@@ -131,7 +131,7 @@ class Protocol(asyncio.Protocol):
 
     def expire(self) -> None:
         """Nothing came in time."""
-        is_too_slow, self._due = self._due is self._service.heads, None
+        is_too_slow, self._due = self._due is self._server.heads, None
         if is_too_slow and self._is_in_head and not self._requests:
             self._refuse(408, "too_slow", "the request's head did not come in time")
         elif self._is_clogged:
@@ -168,8 +168,8 @@ class Protocol(asyncio.Protocol):
                 self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(431, "head_too_large", f"the request's head is larger than {HEAD_BYTES} bytes")
-            elif self._due is not self._service.heads:  # most requests come whole, and need no timer
-                self._wait(self._service.heads)
+            elif self._due is not self._server.heads:  # most requests come whole, and need no timer
+                self._wait(self._server.heads)
         elif self._has_moved:
             self._around_bytes = 0
         else:
@@ -307,7 +307,7 @@ class Protocol(asyncio.Protocol):
 
     def _begin(self, request: Request) -> None:
         task = self.loop.create_task(self.app(request.scope, request.receive, request.send))
-        self._server.tasks.add(task)
+        self._uvicorn.tasks.add(task)
         task.add_done_callback(request.ended)
 
     def answer(self, request: Request, head: list[bytes], body: bytes) -> None:
@@ -322,12 +322,12 @@ class Protocol(asyncio.Protocol):
             self._transport.write(b"".join(head))
         else:
             self._transport.writelines((b"".join(head), body))
-        self._server.total_requests += 1
+        self._uvicorn.total_requests += 1
         self._go_on()
 
     def ended(self, request: Request, task: asyncio.Task[None]) -> None:
         """The application is done with a request. It answers each, unless the server is stopped in the middle."""
-        self._server.tasks.discard(task)
+        self._uvicorn.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request failed", exc_info=error)
         if not request.is_answered and not self.is_gone:
@@ -339,18 +339,18 @@ class Protocol(asyncio.Protocol):
         if not first.is_answered:
             return
         if self._is_clogged:
-            self._wait(self._service.idle)
+            self._wait(self._server.idle)
         elif not first.keep_alive:
             self._close()
         elif not first.is_whole:  # nobody wants it, but the answer would be lost if it were not taken
-            self._wait(self._service.heads)
+            self._wait(self._server.heads)
             self.read_on()
         else:
             self._requests.popleft()
             if self._requests:
                 self._begin(self._requests[0])
             else:
-                self._wait(self._service.idle)
+                self._wait(self._server.idle)
             self.read_on()
 
     def _pause(self) -> None:

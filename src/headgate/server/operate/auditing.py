@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import msgspec
 
+from ...aio import AsyncHeadgate
+from ...database import statements
 from ...database.drivers import Array
+from ...service import TaskService
 from .auth import Caller
+
+log = logging.getLogger("headgate.server")
+
+FORGET_EVERY = 600.0  # seconds between looks for calls that are too old
 
 MOST_DETAIL = 2000  # characters of JSON
 MOST_LISTED = 20  # of a list
@@ -39,6 +48,26 @@ def note(
     """The parameters of statements.NOTE_AUDIT."""
     who, scopes = f"{caller.id} {caller.name}", Array(sorted(caller.scopes))
     return who, address, _clean(action), status, caller.id, scopes, stream and _clean(stream), about
+
+
+class Forgetting(TaskService):
+    """Removes notes that are too old, a part at a time. Any number of replicas may do it."""
+
+    task_name = "headgate-audit"
+
+    def __init__(self, hg: AsyncHeadgate, days: int) -> None:
+        super().__init__()
+        self._hg = hg
+        self._days = days
+
+    async def _run(self) -> None:
+        while True:
+            removed = 0
+            try:
+                [(removed,)] = await self._hg.run(statements.FORGET_AUDIT, (f"{self._days} days",))
+            except Exception as error:  # the next round does it
+                log.debug("old administrative calls were not removed: %s", error)
+            await asyncio.sleep(1 if removed else FORGET_EVERY)
 
 
 def _fields(body: Any) -> dict[str, Any]:

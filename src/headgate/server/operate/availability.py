@@ -10,21 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from contextlib import suppress
 from time import monotonic
 
 from ...aio import AsyncHeadgate
 from ...errors import Conflict, ConnectionFailed, EmbeddedServerError, Error
 from ...postgres.embedded import EmbeddedServer
-from ...service import spread
-from ..ending import end
+from ...service import Pace, TaskService, is_set_within, spread
 
 log = logging.getLogger("headgate.server")
 
 LOOK_EVERY = 0.25  # seconds between looks at a private PostgreSQL
 PATIENCE = 5  # seconds for a connection
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between tries to connect
-LONGEST_START = 30.0  # seconds between tries to start a private PostgreSQL
+CONNECT = Pace(0.1, 1.0)  # seconds between tries to connect
+RESTART = Pace(0.1, 30.0)  # seconds between tries to start a private PostgreSQL
 SAY_AGAIN = 60.0  # seconds until the same trouble is said again
 
 # The server is there and does not want us: no time will change that. (libpq has no code for these; in another language
@@ -43,13 +41,15 @@ def is_passing(error: Error) -> bool:
     return isinstance(error, ConnectionFailed) and not REFUSED.search(str(error.__cause__ or error))
 
 
-class Availability:
-    """Whether the database is there."""
+class Availability(TaskService):
+    """Whether the database is there. Its task looks after it, once it is open."""
+
+    task_name = "headgate-database"
 
     def __init__(self, hg: AsyncHeadgate) -> None:
+        super().__init__()
         self._hg = hg
         self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._said: tuple[str, float] = ("", 0.0)
         self.is_away = False
         self.error: Error = ConnectionFailed("the database cannot be reached")
@@ -61,15 +61,6 @@ class Availability:
     def suspect(self) -> None:
         """A call failed as it does when the database is away."""
         self._look.set()
-
-    def start(self) -> None:
-        """Begins to look after it, once it is open."""
-        self._task = asyncio.create_task(self._watch(), name="headgate-database")
-
-    async def stop(self) -> None:
-        """Ends that."""
-        if self._task is not None:
-            await end([self._task])
 
     async def open(self, *, migrate: bool) -> bool:
         """Opens the database, or says that it is away. Raises what will not pass."""
@@ -85,17 +76,15 @@ class Availability:
 
     async def open_later(self, *, migrate: bool) -> None:
         """Opens it as soon as it is there."""
-        began, pause = monotonic(), FIRST_PAUSE
+        began, pause = monotonic(), 0.0
         while not await self.open(migrate=migrate):
+            pause = CONNECT.after(pause)
             await asyncio.sleep(spread(pause))
-            pause = min(pause * 2, LONGEST_PAUSE)
         self._back(began)
 
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), LOOK_EVERY)
-            is_suspected = self._look.is_set()
+            is_suspected = await is_set_within(self._look, LOOK_EVERY)
             self._look.clear()
             if not self._hg.is_open or not (is_suspected or self._has_ended()):
                 continue
@@ -118,10 +107,10 @@ class Availability:
             self._say("the database is away", error)
         self.is_away = True
         await self._hg._reconnect()  # who waits for a connection is answered
-        pause = FIRST_PAUSE
+        pause, pace = 0.0, RESTART if self._server else CONNECT
         while not await self._try():
+            pause = pace.after(pause)
             await asyncio.sleep(spread(pause))
-            pause = min(pause * 2, LONGEST_START if self._server else LONGEST_PAUSE)
         await self._hg._reconnect()
         self._back(began)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..ending import end
+from ...service import cancel_and_wait
 from ..http.limits import Places, Rates
 from ..operate.metrics import Figures
 from . import messages
@@ -41,7 +41,7 @@ from .messages import (
 from .shared import Shared
 
 if TYPE_CHECKING:
-    from ..service import Service
+    from ..server import Server
 
 log = logging.getLogger("headgate.server")
 
@@ -73,7 +73,7 @@ class Member:
         self._asked = 0
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._service: Service | None = None
+        self._server: Server | None = None
         self._count: Callable[[], Figures] | None = None
         self._take: Callable[[socket.socket], asyncio.Task[None]] | None = None
 
@@ -143,7 +143,7 @@ class Member:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._mailbox.fileno())
         loop.remove_reader(self._handover.fileno())
-        await end(self._tasks)
+        await cancel_and_wait(self._tasks)
         if self._writer is not None:
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1):
@@ -196,9 +196,9 @@ class Member:
 
     # Siblings
 
-    def start(self, service: Service, count: Callable[[], Figures]) -> None:
+    def start(self, server: Server, count: Callable[[], Figures]) -> None:
         """Hears what siblings say, and counts for them."""
-        self._service, self._count = service, count
+        self._server, self._count = server, count
         asyncio.get_running_loop().add_reader(self._mailbox.fileno(), self._heard)
         self._run(self._count_now_and_then())
 
@@ -208,7 +208,7 @@ class Member:
             self.count()
 
     def _heard(self) -> None:
-        assert self._service is not None
+        assert self._server is not None
         for _ in range(AT_ONCE):
             try:
                 data = self._mailbox.recv(65536)
@@ -216,15 +216,15 @@ class Member:
                 return
             match messages.sideways(data):
                 case Published(stream, last, count):
-                    self._service.polling.heard_of(stream, last, count)
+                    self._server.polling.heard_of(stream, last, count)
                 case Stirred(stream, consumer, count):
-                    self._service.polling.wake(stream, consumer, count)
+                    self._server.polling.wake(stream, consumer, count)
                 case Altered(stream, consumer):
-                    self._service.heard_altered(stream, consumer)
+                    self._server.heard_altered(stream, consumer)
                 case Revoked(id):
-                    self._service.tokens.forget(id)
+                    self._server.tokens.forget(id)
                 case SourceChanged(name):
-                    self._service.sources.forget(name)
+                    self._server.sources.forget(name)
 
     @property
     def processes(self) -> int:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from time import monotonic
 
 from ...errors import Error
+from ...service import Pace
 from ..operate.metrics import Figures, Metrics
 from . import messages
 from .child import Child, fork
@@ -27,7 +28,7 @@ from .shared import Shared
 log = logging.getLogger("headgate.server")
 
 AT_ONCE = 64  # connections that are accepted before others get a turn
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds before a process that died soon is started again
+RESTART = Pace(0.1, 5.0)  # seconds before a process that died soon is started again
 SOON = 10.0  # seconds: who lived longer is started again at once
 FIRST_TRIES = 3  # of processes that die before any of them was ready, without a word
 GATHER = 1.0  # seconds that processes have to say what they counted
@@ -210,7 +211,7 @@ class Supervisor:
 
     def _again(self, slot: int, why: str) -> None:
         """Starts a process in this slot again, later each time."""
-        pause = self._pauses[slot] = min(max(self._pauses[slot] * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        pause = self._pauses[slot] = RESTART.after(self._pauses[slot])
         log.error("%s; another one is started in %.1f s", why, pause)
         self._starts[slot] = monotonic() + pause
 

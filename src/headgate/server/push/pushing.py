@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ...aio import AsyncConsumer, AsyncMessage
 from ...database import statements
 from ...errors import Conflict, ConnectionFailed, ConsumerNotFound, Error, StreamNotFound
-from ..ending import end
+from ...service import Pace, TaskService, cancel_and_wait, is_set_within
 from .addresses import Guard
 from .posting import Answer, Poster, Target
 
 if TYPE_CHECKING:
-    from ..service import Service
+    from ..server import Server
 
 log = logging.getLogger("headgate.server")
 
@@ -32,35 +31,31 @@ IDLE = 30.0  # seconds of one wait for messages
 RETRY = 0.5  # seconds while the database is away
 GRACE = 30.0  # seconds that posts under way have when the server stops
 TROUBLE = 5  # failures in a row after which an endpoint is spared, so that it does not use up every message's attempts
-LONGEST_SPARE = 30.0  # seconds
+SPARE = Pace(0.5, 30.0)  # seconds that it is spared, longer with each failure
 LONGEST_REST = 300.0  # seconds that an endpoint may ask for: it may be wrong, and nobody else can lift it
 TELL_EVERY = 60.0  # seconds between lines of the log about what an endpoint refused
 BACKOFF_MOST = 300.0  # seconds, where the consumer has no backoff of its own
 
 
-class Pushing:
+class Pushing(TaskService):
     """Which consumers push, and their pushers."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        settings = service.settings
+    task_name = "headgate-pushing"
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+        settings = server.settings
         self.guard = Guard(private=settings.push_private, allowed=settings.push_allow)
         self._poster: Poster | None = None
         self._pushers: dict[tuple[str, str], Pusher] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._is_draining = False
 
     def start(self) -> None:
         """Begins to push."""
         self._poster = Poster(self.guard)
-        self._task = asyncio.create_task(self._watch(), name="headgate-pushing")
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the task runs, as it must until the end; or never began."""
-        return self._task is None or self._is_draining or not self._task.done()
+        super().start()
 
     def changed(self) -> None:
         """Something was changed through this process: look at once."""
@@ -68,20 +63,18 @@ class Pushing:
 
     def drain(self) -> None:
         """Receives nothing more."""
-        self._is_draining = True
+        super().drain()
         for pusher in self._pushers.values():
             pusher.drain()
 
     async def stop(self) -> None:
         """Waits for what is under way, and ends."""
-        self.drain()
-        if self._task is not None:
-            await end([self._task])
+        await super().stop()
         await asyncio.gather(*(p.stop() for p in self._pushers.values()), *self._leaving)
         if self._poster is not None:
             await self._poster.close()
 
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         seen: str | None = None
         tidied = monotonic()
         while True:
@@ -90,14 +83,13 @@ class Pushing:
                 if self._poster is not None and monotonic() - tidied > TIDY_EVERY:
                     tidied = monotonic()
                     await self._poster.tidy()
-                [(version,)] = await self._service.hg.run(statements.PUSH_VERSION, ())
+                [(version,)] = await self._server.hg.run(statements.PUSH_VERSION, ())
                 if version != seen:
-                    self._arrange(await self._service.hg.run(statements.PUSH_TARGETS, ()))
+                    self._arrange(await self._server.hg.run(statements.PUSH_TARGETS, ()))
                     seen = version
             except Exception as error:  # only stop() ends it
                 log.debug("cannot look for push consumers: %s", error)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), LOOK_EVERY)
+            await is_set_within(self._look, LOOK_EVERY)
 
     def _arrange(self, rows: list[Any]) -> None:
         """Has a pusher for each consumer that pushes and is not paused. Others finish what they have begun."""
@@ -115,22 +107,23 @@ class Pushing:
                 task.add_done_callback(self._leaving.discard)
         assert self._poster is not None
         for key, target in targets.items():
-            if key not in self._pushers and not self._is_draining:
-                self._pushers[key] = Pusher(self._service, self._poster, target)
+            if key not in self._pushers and not self.is_draining:
+                self._pushers[key] = Pusher(self._server, self._poster, target)
 
 
 class Pusher:
     """Pushes the messages of one consumer."""
 
-    def __init__(self, service: Service, poster: Poster, target: Target) -> None:
+    def __init__(self, server: Server, poster: Poster, target: Target) -> None:
         self.target = target
-        self._service = service
+        self._server = server
         self._poster = poster
         self._held: dict[str, float] = {}  # by ack_id: until when the message is ours
         self._runs: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._stopped: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._failures = 0  # in a row
+        self._spared = 0.0  # seconds, after the last one
         self._rest_until = 0.0
         self._told_until = 0.0  # that something failed
         self._ack_wait = 1.0  # seconds, of what was received last
@@ -150,7 +143,7 @@ class Pusher:
         await asyncio.wait([self._tasks[0]], timeout=GRACE)
         if self._runs:
             await asyncio.wait(self._runs, timeout=GRACE)
-        await end([*self._tasks, *self._runs])
+        await cancel_and_wait([*self._tasks, *self._runs])
 
     @property
     def _is_stopping(self) -> bool:
@@ -162,15 +155,15 @@ class Pusher:
             try:
                 await self._round()
             except (StreamNotFound, ConsumerNotFound) as error:
-                self._service.forget(error, t.stream, t.consumer)
-                self._service.pushing.changed()
+                self._server.forget(error, t.stream, t.consumer)
+                self._server.pushing.changed()
                 await self._sleep(RETRY)
             except Exception as error:  # only stop() ends it
                 log.warning("cannot receive to push %s of %s: %s", t.consumer, t.stream, error)
                 await self._sleep(RETRY)
 
     async def _round(self) -> None:
-        t, service = self.target, self._service
+        t, server = self.target, self._server
         if (rest := self._rest_until - monotonic()) > 0:
             await self._sleep(rest)
             return
@@ -183,9 +176,9 @@ class Pusher:
         if most - len(self._held) < most // 2:  # others are about to be done: one receive for all of them
             await self._sleep(LINGER)
         room = most - len(self._held)
-        consumer = await service.consumer(t.stream, t.consumer)
+        consumer = await server.consumer(t.stream, t.consumer)
         key = (t.consumer, None)
-        mark = service.polling.mark(t.stream, key)
+        mark = server.polling.mark(t.stream, key)
         now = monotonic()
         # said in the call: the consumer's may be changed at any moment, and is not always known here yet
         ack_wait = consumer.ack_wait.total_seconds()
@@ -194,10 +187,10 @@ class Pusher:
         self._ack_wait = ack_wait
         messages = await consumer.receive(room, ack_wait=ack_wait)
         if not messages:
-            if service.polling.is_stopping:
+            if server.polling.is_draining:
                 self.drain()
             else:
-                await service.polling.wait(t.stream, key, room, mark, IDLE, self._stopped)
+                await server.polling.wait(t.stream, key, room, mark, IDLE, self._stopped)
             return
         for m in messages:
             self._held[m.ack_id] = now + ack_wait
@@ -219,7 +212,7 @@ class Pusher:
                     break
             if chain:  # what the engine has taken back already is stale to it
                 await self._settle(chain[0], lambda: consumer.release(chain))
-                self._service.polling.stirred(consumer.stream, consumer.name)
+                self._server.polling.stirred(consumer.stream, consumer.name)
         except Exception:
             log.exception("pushing a message of %s to %s failed", consumer.stream, consumer.name)
         finally:
@@ -228,19 +221,19 @@ class Pusher:
 
     async def _deliver(self, consumer: AsyncConsumer, m: AsyncMessage) -> bool:
         """Posts one message and settles it; whether the next one of its key may follow."""
-        t, service = self.target, self._service
+        t, server = self.target, self._server
         began = perf_counter()
         answer = await self._poster.post(t, m)
         result = "done" if answer.is_done else "gone" if answer.is_gone else "failed"
-        service.metrics.push(t.stream, t.consumer, result, perf_counter() - began)
+        server.metrics.push(t.stream, t.consumer, result, perf_counter() - began)
         if answer.is_done:
             self._failures = 0
-            await self._settle(m, lambda: service.batching.ack(t.stream, t.consumer, [m.ack_id]))
-            service.polling.stirred(t.stream, t.consumer, likely=consumer.order == "key" or consumer.has_named_lanes)
+            await self._settle(m, lambda: server.batching.ack(t.stream, t.consumer, [m.ack_id]))
+            server.polling.stirred(t.stream, t.consumer, likely=consumer.order == "key" or consumer.has_named_lanes)
             return True
         if answer.is_gone:
             params = (t.stream, t.consumer, t.version, "the endpoint answered 410, gone")
-            await self._settle(m, lambda: service.hg.run(statements.PUSH_GONE, params))
+            await self._settle(m, lambda: server.hg.run(statements.PUSH_GONE, params))
             log.warning("the endpoint of %s of %s is gone: the consumer is paused", t.consumer, t.stream)
             return False  # and the message is released: nothing is wrong with it
         self._tell(m, answer)
@@ -250,7 +243,7 @@ class Pusher:
             delay = min(2.0 ** min(m.attempt - 1, 20), BACKOFF_MOST)
         await self._settle(m, lambda: consumer.nack([m], delay=delay, error=answer.error))
         m.settled = "nacked"
-        service.metrics.count("nacked", t.stream, t.consumer, 1)
+        server.metrics.count("nacked", t.stream, t.consumer, 1)
         return False
 
     def _tell(self, m: AsyncMessage, answer: Answer) -> None:
@@ -265,15 +258,14 @@ class Pusher:
 
     def _spare(self, answer: Answer) -> None:
         self._failures = self._failures + 1 if answer.is_trouble else 0
+        self._spared = SPARE.after(self._spared) if self._failures >= TROUBLE else 0.0
         rest = min(answer.retry_after or 0.0, LONGEST_REST)
-        if rest > LONGEST_SPARE:
+        if rest > SPARE.longest:
             t = self.target
             log.warning(
                 "the endpoint of %s of %s asks for a pause: nothing is posted for %g s", t.consumer, t.stream, rest
             )
-        if self._failures >= TROUBLE:
-            rest = max(rest, min(0.5 * 2.0 ** min(self._failures - TROUBLE, 20), LONGEST_SPARE))
-        self._rest_until = max(self._rest_until, monotonic() + rest)
+        self._rest_until = max(self._rest_until, monotonic() + max(rest, self._spared))
 
     async def _settle(self, m: AsyncMessage, settle: Callable[[], Awaitable[object]]) -> None:
         """Settles, again while the database is away and the message is ours. After that it comes again anyway."""
@@ -294,11 +286,10 @@ class Pusher:
         t = self.target
         while True:
             self._is_shorter.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_shorter.wait(), max(min(self._ack_wait, 60.0), 0.1) / 3)
+            await is_set_within(self._is_shorter, max(min(self._ack_wait, 60.0), 0.1) / 3)
             try:
                 if self._held:
-                    await self._extend(await self._service.consumer(t.stream, t.consumer))
+                    await self._extend(await self._server.consumer(t.stream, t.consumer))
             except Error as error:
                 log.debug("cannot extend what is pushed: %s", error)
 

@@ -79,27 +79,23 @@ async def _listings(hg: AsyncHeadgate) -> tuple[list[StreamInfo], list[ConsumerI
 async def get_root(call: Call) -> Welcome:
     """What this is, and where the rest is: a page for browsers."""
     about = "send Authorization: Bearer TOKEN; the first one is in the file that `headgate up` names as it starts"
-    return Welcome("headgate", LINKS, about if call.service.settings.auth else None)
+    return Welcome("headgate", LINKS, about if call.server.settings.auth else None)
 
 
 @routes.route("GET", "/healthz", scope=None, answer=Health)
 async def healthz(call: Call) -> Health:
     """Whether this process works: if not, restart it."""
-    if not call.service.polling.is_alive:
-        raise Problem(503, "unhealthy", "the task that wakes polls has ended", "restart the server")
-    if not call.service.pushing.is_alive:
-        raise Problem(503, "unhealthy", "the task that starts pushing has ended", "restart the server")
-    if not call.service.readers.is_alive:
-        raise Problem(503, "unhealthy", "the task that reads sources has ended", "restart the server")
+    if ended := call.server.ended:
+        raise Problem(503, "unhealthy", f"{', '.join(ended)}: the task has ended", "restart the server")
     return Health("ok")
 
 
 @routes.route("GET", "/readyz", scope=None, answer=Health)
 async def readyz(call: Call) -> Health:
     """Whether to send requests here: the database answers, its schema fits, and the server is not stopping."""
-    if call.service.polling.is_stopping:
+    if call.server.polling.is_draining:
         raise Problem(503, "stopping", "the server is stopping", retry_after=1.0)
-    hg = call.service.hg
+    hg = call.server.hg
     try:
         [(_, *installed)] = await within(PATIENCE, hg.run(statements.VERSIONS, ()))
         [(is_read_only,)] = await within(PATIENCE, hg.run(statements.IS_READ_ONLY, ()))
@@ -130,24 +126,24 @@ def _away(hg: AsyncHeadgate) -> Problem:
 @routes.route("GET", "/metrics", scope="monitor", everywhere=True, patience=AWAY, answer=metrics.CONTENT_TYPE)
 async def get_metrics(call: Call) -> bytes:
     """Figures for Prometheus. While the database is away: those of this process, and that it is."""
-    service = call.service
+    server = call.server
     lines: list[str] = []
     is_up = 1.0
     try:
-        vitals = await within(AWAY, service.hg.run(statements.VITALS, ()))
-        streams, consumers = await within(FIGURES, _listings(service.hg))
+        vitals = await within(AWAY, server.hg.run(statements.VITALS, ()))
+        streams, consumers = await within(FIGURES, _listings(server.hg))
         lines = metrics.render_insights(streams, consumers, [(n, s, v) for n, s, v in vitals])
     except (Error, TimeoutError):
         is_up = 0.0
     whole = metrics.Metrics()
-    for figures in (service.figures(), *await service.siblings.figures()):
+    for figures in (server.figures(), *await server.siblings.figures()):
         whole.merge(figures)
     found = whole.figures({}).gauges
     gauges = {
         "headgate_database_up": ("1 when the database answers.", is_up),
-        "headgate_processes": ("Processes of this server.", float(service.siblings.processes)),
+        "headgate_processes": ("Processes of this server.", float(server.siblings.processes)),
         "headgate_process_restarts_total": (
-            "Processes that were started again, because they had ended.", float(service.siblings.restarts),
+            "Processes that were started again, because they had ended.", float(server.siblings.restarts),
         ),
         **{name: (about, found.get(name, 0.0)) for name, about in GAUGES.items()},
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -14,8 +13,8 @@ from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..database import statements
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from ..replication.service import SourceReaders
+from ..service import Service
 from ..types import ConsumerInfo, StreamInfo
-from .ending import end
 from .flow.batching import Batching
 from .flow.polling import Polling
 from .flow.snapshots import Snapshot
@@ -24,6 +23,7 @@ from .http.limits import Gauge
 from .http.memory import Memory
 from .http.protocol import most_connections
 from .intake.webhooks import Sources
+from .operate import auditing
 from .operate.auth import Tokens
 from .operate.availability import Availability
 from .operate.metrics import Figures, Metrics
@@ -36,12 +36,11 @@ log = logging.getLogger("headgate.server")
 Seen = tuple[datetime, list[StreamInfo], list[tuple[ConsumerInfo, trouble.Trouble]]]
 
 KEEP_ALIVE = 75.0  # seconds that a connection may be idle: longer than the longest poll
-FORGET_EVERY = 600.0  # seconds between looks for administrative calls that are too old
 MOST_CONSUMERS = 10_000  # remembered, with the id of their stream
 REMEMBERED = 5.0  # seconds, of a consumer's settings
 
 
-class Service:
+class Server:
     """The database, and everything that requests share on their way to it."""
 
     def __init__(self, hg: AsyncHeadgate, settings: Settings, siblings: Siblings | None = None) -> None:
@@ -75,33 +74,39 @@ class Service:
         self.idle = Deadlines(KEEP_ALIVE)  # and between two requests
         self.overview = Snapshot(self._look)
         self.findings = Snapshot(hg.insights.doctor, fresh=5.0)
-        self._forgetting: asyncio.Task[None] | None = None
+        self._services: dict[str, Service] = {"availability": self.availability, "polling": self.polling}
+        if settings.push:
+            self._services["pushing"] = self.pushing
+        if settings.read_sources:
+            self._services["reading sources"] = self.readers
+        if settings.audit_days is not None:
+            self._services["forgetting audits"] = auditing.Forgetting(hg, settings.audit_days)
 
     def start(self) -> None:
-        """Begins what runs beside the requests."""
-        self.availability.start()
-        self.polling.start()
-        if self.settings.push:
-            self.pushing.start()
-        if self.settings.read_sources:
-            self.readers.start()
-        if self.settings.audit_days is not None:
-            self._forgetting = asyncio.create_task(self._forget_audit(self.settings.audit_days))
+        """Starts the services that run beside the requests."""
+        for service in self._services.values():
+            service.start()
 
     def drain(self) -> None:
         """Begins to end: polls are answered, and nothing new is pushed."""
-        self.polling.drain()
-        self.pushing.drain()
+        for service in self._services.values():
+            service.drain()
 
     async def stop(self) -> None:
-        """Ends it, once what is being pushed is done."""
+        """Ends the services, the first one last: pushing finishes with polling still there, and the database."""
         self.drain()
-        await self.readers.stop()
-        await self.pushing.stop()
-        await self.polling.stop()
-        await self.availability.stop()
-        if self._forgetting is not None:
-            await end([self._forgetting])
+        for service in reversed(self._services.values()):
+            await service.stop()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether all services are."""
+        return not self.ended
+
+    @property
+    def ended(self) -> list[str]:
+        """The services that have ended although nobody asked for that."""
+        return [name for name, service in self._services.items() if not service.is_alive]
 
     def stream(self, name: str) -> AsyncStream:
         """A stream by name; whether it exists, its calls say."""
@@ -173,16 +178,6 @@ class Service:
             "headgate_batch_calls_total": self.batching.sends.calls,
         }
         return self.metrics.figures({name: float(value) for name, value in gauges.items()})
-
-    async def _forget_audit(self, days: int) -> None:
-        """Removes old notes, a part at a time. Any number of replicas may do it."""
-        while True:
-            removed = 0
-            try:
-                [(removed,)] = await self.hg.run(statements.FORGET_AUDIT, (f"{days} days",))
-            except Exception as error:  # the next round does it
-                log.debug("old administrative calls were not removed: %s", error)
-            await asyncio.sleep(1 if removed else FORGET_EVERY)
 
     def _published(self, stream: str, seqs: Sequence[int]) -> None:
         self.metrics.count("published", stream, None, len(seqs))
