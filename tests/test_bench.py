@@ -15,10 +15,10 @@ import pytest
 import headgate
 from headgate import cli
 from headgate.bench import backlog
-from headgate.bench.crew import Crew, Task
+from headgate.bench.contenders import MESSAGE_BYTES, Lanes, Queue, messages, open_queue
+from headgate.bench.processes import Processes, Task
 from headgate.bench.results import Run, compare, table
 from headgate.bench.run import BENCHMARKS
-from headgate.bench.sides import MESSAGE_BYTES, Lanes, Place, messages, open_side
 from headgate.cli import operating
 from headgate.database.encoding import dump_json
 from headgate.postgres.cluster import Cluster
@@ -124,47 +124,47 @@ def test_a_result_below_its_target_is_marked() -> None:
 
 
 def test_a_backlog_is_spread_over_the_named_lanes(database_url: str) -> None:
-    place = Place("headgate", database_url, "jobs", lanes=Lanes("channel", 7, max_concurrency=5))
-    backlog.create(place)
-    assert backlog.fill(place, 10) == 10
-    assert backlog.fill(place, 11, start=10) == 11
+    queue = Queue("headgate", database_url, "jobs", lanes=Lanes("channel", 7, max_concurrency=5))
+    backlog.create(queue)
+    assert backlog.fill(queue, 10) == 10
+    assert backlog.fill(queue, 11, start=10) == 11
     with psycopg.connect(database_url) as db:
         spread = db.execute("select count(*) from headgate.message_1 group by channel").fetchall()
         assert spread == [(3,)] * 7
         assert db.execute("select max_concurrency from headgate.consumer").fetchone() == (5,)
-    backlog.drop(place)
+    backlog.drop(queue)
 
 
 def test_what_was_received_of_many_channels_is_acked_with_the_next_receive(database_url: str) -> None:
     """As whole deliveries, of which each channel has its own."""
-    place = Place("headgate", database_url, "jobs", lanes=Lanes("channel", 40))
-    backlog.create(place)
-    backlog.fill(place, 120)
-    side = open_side(place)
+    queue = Queue("headgate", database_url, "jobs", lanes=Lanes("channel", 40))
+    backlog.create(queue)
+    backlog.fill(queue, 120)
+    contender = open_queue(queue)
     with psycopg.connect(database_url, autocommit=True) as db:
         in_flight = "select count(*), count(distinct lane) from headgate.delivery"
-        first = side.receive(40, wait=5)
+        first = contender.receive(40, wait=5)
         assert db.execute(in_flight).fetchone() == (20, 20)  # two or three messages of each
-        second = side.receive(40)
+        second = contender.receive(40)
         assert db.execute(in_flight).fetchone() == (20, 20)
-        side.settle()
+        contender.settle()
         assert db.execute(in_flight).fetchone() == (0, 0)
         assert len({*first, *second}) == 80
         assert db.execute("select parked from headgate.consumers").fetchone() == (0,)
-    side.close()
+    contender.close()
 
 
 def test_an_error_in_a_worker_process_ends_the_run(cluster: Cluster) -> None:
-    with Crew() as crew, pytest.raises(headgate.Error, match="a worker process failed"):
-        crew.run([Task(Place("pgmq_sql", cluster.url(), "missing"), "publish", 1, 0.1)])
+    with Processes() as processes, pytest.raises(headgate.Error, match="a worker process failed"):
+        processes.run([Task(Queue("pgmq_sql", cluster.url(), "missing"), "publish", 1, 0.1)])
 
 
 def test_the_death_of_a_worker_process_ends_the_run(cluster: Cluster) -> None:
-    with Crew() as crew:
-        crew._start(1)
-        crew._workers[0][0].kill()
+    with Processes() as processes:
+        processes._start(1)
+        processes._workers[0][0].kill()
         with pytest.raises(headgate.Error, match="died"):
-            crew.run([Task(Place("pgmq_sql", cluster.url(), "missing"), "publish", 1, 0.1)])
+            processes.run([Task(Queue("pgmq_sql", cluster.url(), "missing"), "publish", 1, 0.1)])
 
 
 def test_migrate_prints_the_version(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

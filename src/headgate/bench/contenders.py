@@ -1,9 +1,10 @@
 """What is compared, each the way its users run it.
 
-Every side is given the same dicts to publish and gives its worker the same dicts to work on; all go through psycopg 3
-with prepared statements and commit each batch. pgmq is measured twice: through its own Python client, and called as
-plain SQL with arrays and JSON written and read the way Headgate's SDK does it, much faster than psycopg's, so that
-engines are compared. So is Headgate where a benchmark asks for it: its functions called directly, every commit durable.
+Every contender is given the same dicts to publish and gives its worker the same dicts to work on; all go through
+psycopg 3 with prepared statements and commit each batch. pgmq is measured twice: through its own Python client, and
+called as plain SQL with arrays and JSON written and read the way Headgate's SDK does it, much faster than psycopg's,
+so that engines are compared. So is Headgate where a benchmark asks for it: its functions called directly, every
+commit durable.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A queue of one side: what a worker process needs to work on it."""
+class Queue:
+    """A queue of one contender: what a worker process needs to work on it."""
 
     kind: Kind
     url: str
-    queue: str
+    name: str
     consumer: str = "workers"
     topic: str | None = None  # pgmq: publish to every queue bound to it
     lanes: Lanes | None = None  # Headgate: lanes by hash when there are none; pgmq: groups
@@ -56,7 +57,7 @@ class Place:
     by_sql: Acks | None = None  # Headgate: its functions called directly, not by its SDK; and how it is told of acks
 
 
-class Side(Protocol):
+class Contender(Protocol):
     """What a worker process does with a queue."""
 
     def publish(self, batch: Batch) -> list[int]:
@@ -71,15 +72,15 @@ class Side(Protocol):
     def close(self) -> None: ...
 
 
-def open_side(place: Place) -> Side:
-    """Connects."""
-    if place.kind == "headgate":
-        return HeadgateSql(place) if place.by_sql else HeadgateSide(place)
-    if place.kind == "pgmq_sql":
-        return PgmqSql(place)
-    if place.kind == "pgmq_client":
-        return PgmqClient(place)
-    return CopySide(place)
+def open_queue(queue: Queue) -> Contender:
+    """Connects to the queue, as its contender does."""
+    if queue.kind == "headgate":
+        return HeadgateSql(queue) if queue.by_sql else HeadgateSdk(queue)
+    if queue.kind == "pgmq_sql":
+        return PgmqSql(queue)
+    if queue.kind == "pgmq_client":
+        return PgmqClient(queue)
+    return RawCopy(queue)
 
 
 @cache
@@ -99,13 +100,13 @@ def messages(n: int) -> Batch:
     return made
 
 
-class HeadgateSide:
+class HeadgateSdk:
     """The SDK: `send_batch`, and `receive` with the acks of the batch before."""
 
-    def __init__(self, place: Place) -> None:
-        self._hg = headgate.connect(place.url)
-        self._stream = self._hg.stream(place.queue)
-        self._consumer = self._stream.consumer(place.consumer)
+    def __init__(self, queue: Queue) -> None:
+        self._hg = headgate.connect(queue.url)
+        self._stream = self._hg.stream(queue.name)
+        self._consumer = self._stream.consumer(queue.consumer)
         self._done: list[headgate.Message | str] = []
 
     def publish(self, batch: Batch) -> list[int]:
@@ -137,11 +138,11 @@ class HeadgateSql:
     _RECEIVE = "select * from headgate.receive(%s, %s, %s, acks => %s::text[])"
     _ACK = "select * from headgate.ack(%s, %s, %s::text[])"
 
-    def __init__(self, place: Place) -> None:
-        self._conn = psycopg.connect(place.url, autocommit=True)
+    def __init__(self, queue: Queue) -> None:
+        self._conn = psycopg.connect(queue.url, autocommit=True)
         self._decode = msgspec.json.Decoder().decode
-        self._queue, self._consumer = place.queue, place.consumer
-        self._apart = place.by_sql == "apart"
+        self._queue, self._consumer = queue.name, queue.consumer
+        self._apart = queue.by_sql == "apart"
         self._done: str | None = None
 
     def publish(self, batch: Batch) -> list[int]:
@@ -189,14 +190,14 @@ class PgmqSql:
     }
     _DELETE = "select * from pgmq.delete(%s, %s::bigint[])"
 
-    def __init__(self, place: Place) -> None:
-        self._conn = psycopg.connect(place.url, autocommit=True)
+    def __init__(self, queue: Queue) -> None:
+        self._conn = psycopg.connect(queue.url, autocommit=True)
         set_json_loads(msgspec.json.Decoder().decode, self._conn)
-        self._queue = place.queue
-        self._target = place.topic or place.queue
-        self._send = self._SEND_TOPIC if place.topic else self._SEND
-        self._read = self._READ[place.read]
-        self._id = 1 if place.topic else 0
+        self._queue = queue.name
+        self._target = queue.topic or queue.name
+        self._send = self._SEND_TOPIC if queue.topic else self._SEND
+        self._read = self._READ[queue.read]
+        self._id = 1 if queue.topic else 0
 
     def publish(self, batch: Batch) -> list[int]:
         # encoded as our SDK does it: psycopg's own lists would halve pgmq's figure, and say nothing about the engines
@@ -230,13 +231,13 @@ class PgmqSql:
 class PgmqClient:
     """pgmq's Python client as it comes, with the connection pool that it would make for itself."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, queue: Queue) -> None:
         from pgmq import PGMQueue
 
-        self._pool = ConnectionPool(place.url, min_size=1, max_size=10, open=True)
+        self._pool = ConnectionPool(queue.url, min_size=1, max_size=10, open=True)
         self._client: Any = PGMQueue(pool=self._pool, init_extension=False)
-        self._queue = place.queue
-        self._topic = place.topic
+        self._queue = queue.name
+        self._topic = queue.topic
 
     def publish(self, batch: Batch) -> list[int]:
         if self._topic:
@@ -263,13 +264,13 @@ class PgmqClient:
         self._pool.close()
 
 
-class CopySide:
+class RawCopy:
     """A raw COPY of the batch, as one block, into a table like a stream's: the most that the server takes."""
 
     _COPY = "copy bench.message (lane, data) from stdin"
 
-    def __init__(self, place: Place) -> None:
-        self._conn = psycopg.connect(place.url)
+    def __init__(self, queue: Queue) -> None:
+        self._conn = psycopg.connect(queue.url)
 
     def publish(self, batch: Batch) -> list[int]:
         lines = [f"{i % LANES}\t{dump_json(m)}" for i, m in enumerate(batch)]

@@ -1,8 +1,8 @@
 """Worker processes, and what they do between "go" and the end of a round.
 
-A crew is started once and given tasks over pipes: each worker connects, warms up, says that it is ready, and begins
+They are started once and given tasks over pipes: each worker connects, warms up, says that it is ready, and begins
 when all are. A worker that fails sends its traceback, one that dies closes its pipe, one that hangs runs into a time
-limit; each of these ends the run with an error, and closing the crew ends every process of it.
+limit; each of these ends the run with an error, and `close` ends every process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Literal, Self
 
 import headgate
 
+from .contenders import Contender, Queue, messages, open_queue
 from .plan import RATE
-from .sides import Place, Side, messages, open_side
 
 Action = Literal["publish", "consume", "send", "drain", "pace", "follow"]
 
 _WARM_UPS = 8  # calls; psycopg and plpgsql have prepared and planned everything after that
-_WARM_UP_SECONDS = 2.0  # enough for a side whose calls take that long
+_WARM_UP_SECONDS = 2.0  # enough for a contender whose calls take that long
 _EMPTY = 5  # receives in a row that found nothing: the backlog is gone
 _GRACE_SECONDS = 120.0
 
@@ -35,7 +35,7 @@ _GRACE_SECONDS = 120.0
 class Task:
     """One worker's part of a round."""
 
-    place: Place
+    queue: Queue
     action: Action
     batch: int
     seconds: float = 0
@@ -58,7 +58,7 @@ class Tally:
         return self.count / self.seconds if self.seconds > 0 else 0.0
 
 
-class Crew:
+class Processes:
     """Worker processes. Started with the first task that needs them; a context manager.
 
     `work` is the life of one: what it is told comes through the pipe, and so goes what it answers.
@@ -157,24 +157,24 @@ def _send(pipe: Connection, what: object) -> None:
 def _work(pipe: Connection) -> None:
     """The life of a worker process: it ends when the other end of its pipe does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    sides: dict[Place, Side] = {}
-    warm: set[tuple[Place, Action, int]] = set()
+    contenders: dict[Queue, Contender] = {}
+    warm: set[tuple[Queue, Action, int]] = set()
     with suppress(EOFError, OSError):
         while True:
             task = pipe.recv()
             if not isinstance(task, Task):
-                for side in sides.values():
-                    side.close()
-                sides.clear()
+                for contender in contenders.values():
+                    contender.close()
+                contenders.clear()
                 warm.clear()
                 pipe.send("released")
                 continue
             answer: str | Tally | Failure = "ready"
             try:
-                if task.place not in sides:
-                    sides[task.place] = open_side(task.place)
-                if (kind := (task.place, task.action, task.batch)) not in warm:
-                    _warm_up(sides[task.place], task)
+                if task.queue not in contenders:
+                    contenders[task.queue] = open_queue(task.queue)
+                if (kind := (task.queue, task.action, task.batch)) not in warm:
+                    _warm_up(contenders[task.queue], task)
                     warm.add(kind)
             except Exception:
                 answer = Failure(traceback.format_exc())
@@ -183,42 +183,42 @@ def _work(pipe: Connection) -> None:
                 continue
             pipe.recv()
             try:
-                answer = _ACTIONS[task.action](sides[task.place], task)
+                answer = _ACTIONS[task.action](contenders[task.queue], task)
             except Exception:
                 answer = Failure(traceback.format_exc())
             pipe.send(answer)
 
 
-def _warm_up(side: Side, task: Task) -> None:
+def _warm_up(contender: Contender, task: Task) -> None:
     start = time.monotonic()
     for _ in range(_WARM_UPS):
         if time.monotonic() > start + _WARM_UP_SECONDS:
             break
         if task.action in ("publish", "pace"):
-            side.publish(messages(task.batch))
+            contender.publish(messages(task.batch))
         elif task.action in ("consume", "follow"):
-            side.receive(task.batch)
-    side.settle()
+            contender.receive(task.batch)
+    contender.settle()
 
 
-def _publish(side: Side, task: Task) -> Tally:
+def _publish(contender: Contender, task: Task) -> Tally:
     """Publishes for some seconds."""
     batch = messages(task.batch)
     count, start = 0, time.monotonic()
     while (now := time.monotonic()) < start + task.seconds:
-        side.publish(batch)
+        contender.publish(batch)
         count += task.batch
     return Tally(count, now - start)
 
 
-def _consume(side: Side, task: Task) -> Tally:
+def _consume(contender: Contender, task: Task) -> Tally:
     """Consumes a backlog for some seconds, or as long as it lasts."""
     count, empty = 0, 0
     calls: list[float] = []
     start = last = now = time.monotonic()
     while now < start + task.seconds and (task.lasts or empty < _EMPTY):
         begun = time.monotonic()
-        got = len(side.receive(task.batch))
+        got = len(contender.receive(task.batch))
         now = time.monotonic()
         if got:
             count, empty, last = count + got, 0, now
@@ -226,32 +226,32 @@ def _consume(side: Side, task: Task) -> Tally:
         else:
             empty += 1
             time.sleep(0.001)
-    side.settle()
+    contender.settle()
     dry = not task.lasts and empty >= _EMPTY
     return Tally(count, (last if dry else time.monotonic()) - start, dry, calls=calls)
 
 
-def _send_count(side: Side, task: Task) -> Tally:
+def _send_count(contender: Contender, task: Task) -> Tally:
     """Publishes a number of messages."""
     start = time.monotonic()
     for sent in range(0, task.count, task.batch):
-        side.publish(messages(min(task.batch, task.count - sent)))
+        contender.publish(messages(min(task.batch, task.count - sent)))
     return Tally(task.count, time.monotonic() - start)
 
 
-def _drain(side: Side, task: Task) -> Tally:
+def _drain(contender: Contender, task: Task) -> Tally:
     """Consumes a number of messages."""
     count, start = 0, time.monotonic()
     while count < task.count:
-        got = len(side.receive(task.batch, wait=1))
+        got = len(contender.receive(task.batch, wait=1))
         count += got
         if not got and time.monotonic() > start + _GRACE_SECONDS / 2:
             raise headgate.Error(f"only {count} of {task.count} messages arrived")
-    side.settle()
+    contender.settle()
     return Tally(count, time.monotonic() - start)
 
 
-def _pace(side: Side, task: Task) -> Tally:
+def _pace(contender: Contender, task: Task) -> Tally:
     """Publishes at a fixed rate and notes when each message's commit was confirmed. When late: a larger batch."""
     times: dict[int, float] = {}
     start, sent = time.monotonic(), 0
@@ -260,30 +260,30 @@ def _pace(side: Side, task: Task) -> Tally:
         if due <= 0:
             time.sleep((sent + 1) / RATE - (now - start))
             continue
-        ids = side.publish(messages(due))
+        ids = contender.publish(messages(due))
         committed = time.monotonic()
         times.update(dict.fromkeys(ids, committed))
         sent += due
     return Tally(sent, time.monotonic() - start, times=times)
 
 
-def _follow(side: Side, task: Task) -> Tally:
+def _follow(contender: Contender, task: Task) -> Tally:
     """Consumes what comes and notes when each message reached its worker; goes on until nothing comes any more."""
     times: dict[int, float] = {}
     start = time.monotonic()
     while True:
-        ids = side.receive(task.batch, wait=0.5)
+        ids = contender.receive(task.batch, wait=0.5)
         received = time.monotonic()
         times.update(dict.fromkeys(ids, received))
         if not ids and received > start + task.seconds:
             break
         if received > start + task.seconds + _GRACE_SECONDS / 2:
             raise headgate.Error("the consumer could not keep up with the publisher")
-    side.settle()
+    contender.settle()
     return Tally(len(times), time.monotonic() - start, times=times)
 
 
-_ACTIONS: dict[Action, Callable[[Side, Task], Tally]] = {
+_ACTIONS: dict[Action, Callable[[Contender, Task], Tally]] = {
     "publish": _publish,
     "consume": _consume,
     "send": _send_count,
