@@ -180,7 +180,7 @@ class TestRoles:
 
 
 STEPS = re.findall(
-    r"^create or replace function (headgate\.\w+)", (FUNCTIONS / "60_steps.sql").read_text(), re.MULTILINE
+    r"^create or replace function (headgate\.\w+)", (FUNCTIONS / "read/steps.sql").read_text(), re.MULTILINE
 )  # fmt: skip
 
 

@@ -39,8 +39,8 @@ class Release:
     def __init__(self, root: Path, version: int, change: Callable[[str], str]) -> None:
         self.root = root
         shutil.copytree(PACKAGE, root / "headgate", ignore=shutil.ignore_patterns("__pycache__"))
-        for file in sorted((root / "headgate/sql/functions").glob("*.sql")):
-            file.write_text(change(file.read_text()) if file.name.startswith("40_") else file.read_text())
+        ticks = root / "headgate/sql/functions/ticks/ticks.sql"
+        ticks.write_text(change(ticks.read_text()))
         (root / "headgate/sql/functions_version.txt").write_text(f"{version} {'0' * 16}\n")
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:

@@ -110,7 +110,7 @@ class TestSimilar:
 def calls_advised() -> list[str]:
     """The calls in the doctor's advice, with names and numbers put in."""
     found = []
-    for file in sorted(FUNCTIONS.glob("95_*.sql")):
+    for file in sorted(FUNCTIONS.glob("operate/doctor*.sql")):
         text = re.sub(r"'\n\s*'", "", file.read_text(encoding="utf-8"))  # a literal over several lines
         for call in re.findall(r"select headgate\.\w+\([^;]*%[^;]*\);", text):
             call = re.sub(r"%+(?:\d\$)?L", "'it''s'", call.replace("''", "'"), count=1)

@@ -15,7 +15,7 @@ _TOKEN = re.compile(r"'(?:[^']|'')*'|[(),]|[^'(),]+")
 
 def hints() -> Iterator[tuple[str, str]]:
     """SQLSTATE and text; of a hint that is put together, each of its parts."""
-    for file in sorted(FUNCTIONS.glob("*.sql")):
+    for file in sorted(FUNCTIONS.glob("*/*.sql")):
         text = file.read_text(encoding="utf-8")
         for call in _CALL.finditer(text):
             depth, commas = 1, 0

@@ -1,5 +1,5 @@
 -- Replay: a consumer gets chosen messages again and stays where it is. A replayed message is a
--- parked one that is due now (see 66_parked.sql), so everything that holds for parked messages
+-- parked one that is due now (see read/parked.sql), so everything that holds for parked messages
 -- holds for it: order by key, limits, leases, retention, compaction.
 --
 -- Only a message that is done for the consumer can be replayed (what it started behind, or was

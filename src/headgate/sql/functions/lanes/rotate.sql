@@ -1,5 +1,5 @@
 -- Receiving where lanes are named: the lanes that are due give a share of the batch each, and go to
--- the end of the rotation. What holds is at the head of 61_lanes.sql.
+-- the end of the rotation. What holds is at the head of lanes/lanes.sql.
 
 -- serving_template(keys) -> the statement of receive_<stream id> that serves the usual lanes, and
 -- with `keys` leaves out those of which a key is in flight. (A part of a plan costs something also

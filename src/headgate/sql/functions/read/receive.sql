@@ -217,9 +217,9 @@ end $$;
 -- acks, open, ack_wait), and with `lets go` of receive_open_<stream id>, which lets go of the lanes
 -- that gave it nothing: there each lane is a subtransaction. A caller that knows whether it is
 -- inside a longer transaction says so in `open`. (Streams whose lanes are keys or channels have the
--- one in 62_rotate.sql.) Here is only what reads the stream's own tables, because a session keeps
--- the plans of every stream that it has received from (docs/adr/0022): all else is in the steps,
--- which are the same for all streams (60_steps.sql).
+-- one in lanes/rotate.sql.) Here is only what reads the stream's own tables, because a session
+-- keeps the plans of every stream that it has received from (docs/adr/0022): all else is in the
+-- steps, which are the same for all streams (read/steps.sql).
 create or replace function headgate.receive_template(p_lets_go boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $template$
 select replace(replace(replace(replace(replace($source$

@@ -1,5 +1,5 @@
 -- The gatherer of named lanes: reads the log once for the whole consumer, and tells the lanes that
--- it meets. What holds is at the head of 61_lanes.sql.
+-- it meets. What holds is at the head of lanes/lanes.sql.
 
 -- gather_template() -> the source of gather_<stream id>(consumer, newest tick, now, few): reads on
 -- in the log for the whole consumer, up to 100,000 messages, and wakes the lanes it meets, making

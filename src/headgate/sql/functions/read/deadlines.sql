@@ -1,7 +1,7 @@
 -- Deadlines: extend, messages that have a deadline of their own, and acks that come after it.
 --
 -- The deadline of a batch is in its row. A message that is given another one alone departs from its
--- batch, as in 64_departing.sql, and gets a row of its own in `delivery`, with the batch as its
+-- batch, as in read/departing.sql, and gets a row of its own in `delivery`, with the batch as its
 -- parent. So all that counts or looks for what is in flight finds it there like any other, and it
 -- is settled by the ack_id that its worker holds: what has departed from the batch is looked for
 -- among the rows with that parent. Such rows hold one message each, and are held FOR UPDATE by who

@@ -2,7 +2,7 @@
 -- Nothing here locks or writes.
 
 -- not_discarded_sql(cursor, message) -> the condition that a message which the cursor has still to
--- come to was not discarded, for these aliases: see 71_discard.sql.
+-- come to was not discarded, for these aliases: see read/discard.sql.
 create or replace function headgate.not_discarded_sql(p_cursor text, p_message text default 'm')
 returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$

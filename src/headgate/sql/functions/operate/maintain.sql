@@ -2,9 +2,9 @@
 -- processes at once.
 
 -- maintain() -> what was done, one row a task. Of many streams and consumers it looks at some, and
--- later calls at the others (89_turns.sql): at 32 streams at least, as many more as 25 milliseconds
--- allow, and so at 96 consumers. So each has its turn after streams / 32 and consumers / 96 calls
--- at most. Locks what it works on with SKIP LOCKED; never waits.
+-- later calls at the others (operate/turns.sql): at 32 streams at least, as many more as 25
+-- milliseconds allow, and so at 96 consumers. So each has its turn after streams / 32 and consumers
+-- / 96 calls at most. Locks what it works on with SKIP LOCKED; never waits.
 create or replace function headgate.maintain() returns table (task text, subject text, done bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

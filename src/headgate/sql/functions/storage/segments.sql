@@ -1,6 +1,6 @@
 -- Segments: the log's tables, each a range of seqs. They are attached ahead of need, closed when
--- nobody can write into them any more, and removed whole (36_retention.sql). What ends early, by
--- size or age, leaves the rest of its range unused.
+-- nobody can write into them any more, and removed whole (storage/retention.sql). What ends early,
+-- by size or age, leaves the rest of its range unused.
 
 -- segments_end(stream id) -> messages with a seq below this have a segment.
 create or replace function headgate.segments_end(p_stream int) returns bigint

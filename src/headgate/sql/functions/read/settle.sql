@@ -1,7 +1,7 @@
 -- Settling what was received: ack, nack, release. These change only the caller's own deliveries and
 -- insert rows, so they are safe inside any transaction. An ack_id is lane.delivery.seq for a
 -- message, lane.delivery for a whole delivery. How messages leave their delivery is in
--- 64_departing.sql, extend and what has a deadline of its own in 68_deadlines.sql, who may hold
+-- read/departing.sql, extend and what has a deadline of its own in read/deadlines.sql, who may hold
 -- what in docs/concepts/locks.md.
 
 -- parse_acks(ack_ids) -> lane, delivery, seqs (null: all of them), given (how many ack_ids); HG008

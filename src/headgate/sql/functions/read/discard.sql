@@ -14,8 +14,8 @@
 --   4. maintenance takes the lane out of rows that the cursor is past, and `discards` off a cursor
 --     without any (pass_discarded). The
 --      rows stay for those who look, until the message goes with its segment.
--- What is in flight leaves its delivery as by an ack (64_departing.sql), what is parked is deleted.
--- A seek forgets it all.
+-- What is in flight leaves its delivery as by an ack (read/departing.sql), what is parked is
+-- deleted. A seek forgets it all.
 
 -- What a discard is to find: see discard_begins.
 do $$ begin

@@ -80,7 +80,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- create_consumer(stream, name, …): adds a consumer and its cursors; no backfill, whatever the
--- start. Returns its id. `push` has the server post its messages to a URL: see 57_push.sql. A
+-- start. Returns its id. `push` has the server post its messages to a URL: see outside/push.sql. A
 -- setting that is null is not given: order is then 'none' (in a stream with one_message_per_key
 -- always 'key'), ack_wait 30 seconds, start 'beginning', leased false, lease_time 10 seconds, and
 -- there are no filter, no limits and no push. With if_not_exists an existing one is left as it is,
@@ -453,7 +453,7 @@ begin
 end $$;
 
 -- place(consumer, target, newest): puts every cursor of a consumer at a target. Where lanes are
--- named that is the gatherer alone (see 61_lanes.sql). Writes cursor.
+-- named that is the gatherer alone (see lanes/lanes.sql). Writes cursor.
 create or replace function headgate.place(c headgate.consumer, p_target text, newest headgate.tick)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -533,8 +533,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
   select s.id, s.lanes, s.max_message_bytes from headgate.find_stream(stream) s
 $$;
 
--- slot_modulus(consumer) -> what is leased of a lane (67_leases.sql) is the lane modulo this; null:
--- the lane itself.
+-- slot_modulus(consumer) -> what is leased of a lane (read/leases.sql) is the lane modulo this;
+-- null: the lane itself.
 create or replace function headgate.slot_modulus(c headgate.consumer) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select s.lanes::bigint from headgate.stream s where s.id = c.stream and s.lane_by <> 'hash'
