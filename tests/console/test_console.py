@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from calls import value
 from playwright.sync_api import expect
-from servers import Replica
 
 import headgate
+from support.calls import value
+from support.servers import Replica
 
 from .browser import Browser, Tab
 from .pages import PAGES
