@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from servers import Replica
+
+from support.servers import Replica
 
 from .browser import Browser, Tab
 from .pages import PAGES
