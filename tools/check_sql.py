@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-FUNCTIONS = Path(__file__).resolve().parent.parent / "src" / "headgate" / "sql" / "functions"
+SQL = Path(__file__).resolve().parent.parent / "src" / "headgate" / "sql"
 COLUMNS = 100
 STRING = re.compile(r"'(?:[^']|'')*'")
 LONG_STRING = 40  # a shorter one fits on the next line
@@ -40,7 +40,11 @@ def problems(path: Path) -> list[str]:
 
 def main() -> int:
     """Says what is wrong; 1 if anything is."""
-    found = [problem for path in sorted(FUNCTIONS.glob("*.sql")) for problem in problems(path)]
+    found = [
+        problem
+        for path in [*sorted(SQL.glob("functions/*/*.sql")), SQL / "views.sql", SQL / "rights.sql"]
+        for problem in problems(path)
+    ]
     for problem in found:
         print(problem)
     return bool(found)

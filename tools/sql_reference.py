@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-FUNCTIONS = Path(__file__).resolve().parent.parent / "src" / "headgate" / "sql" / "functions"
+SQL = Path(__file__).resolve().parent.parent / "src" / "headgate" / "sql"
 
 HEAD = """\
 # SQL reference
 
-Generated from the headers of `src/headgate/sql/functions/*.sql` by `make docs`: do not edit.
+Generated from the headers of `src/headgate/sql/functions/*/*.sql` by `make docs`: do not edit.
 
 Functions and views of schema `headgate` are the interface; its tables are private. Every function can be called
 from any client, inside any transaction. Errors have an SQLSTATE of class `HG` and a hint: [errors](errors.md).
@@ -29,8 +29,8 @@ ROLES = {
 
 
 def granted() -> dict[str, list[str]]:
-    """The public functions, by the role that may call them: what 99_rights.sql grants."""
-    text = (FUNCTIONS / "99_rights.sql").read_text(encoding="utf-8")
+    """The public functions, by the role that may call them: what rights.sql grants."""
+    text = (SQL / "rights.sql").read_text(encoding="utf-8")
     found = {}
     for role, names in re.findall(r"\(\s*'(headgate_\w+)',\s*array\[(.*?)\]", text, re.DOTALL):
         found[role] = re.findall(r"'(\w+)'", names)
@@ -44,7 +44,7 @@ def headers() -> dict[str, tuple[str, str]]:
         r"((?:^--[^\n]*\n)+)create or replace function headgate\.(\w+)\s*\((.*?)\)\s*\n?\s*(?:returns|language)",
         re.DOTALL | re.MULTILINE,
     )
-    for file in sorted(FUNCTIONS.glob("*.sql")):
+    for file in sorted(SQL.glob("functions/*/*.sql")):
         for comment, name, arguments in pattern.findall(file.read_text(encoding="utf-8")):
             found[name] = (_prose(comment), re.sub(r"\s+", " ", arguments).strip())
     found["resume"] = found.get("resume", (found["pause"][0], found["pause"][1]))  # they share a comment
@@ -53,7 +53,7 @@ def headers() -> dict[str, tuple[str, str]]:
 
 def views() -> dict[str, tuple[str, list[str]]]:
     """Of each view that others may read: what a row is, and its columns."""
-    text = (FUNCTIONS / "97_views.sql").read_text(encoding="utf-8")
+    text = (SQL / "views.sql").read_text(encoding="utf-8")
     found = {}
     pattern = r"^create view headgate\.(\w+) as\n((?:--[^\n]*\n)+)select (.*?);$"
     for name, comment, rest in re.findall(pattern, text, re.DOTALL | re.MULTILINE):

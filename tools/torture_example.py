@@ -1,7 +1,7 @@
 """The picture of a finding in docs/guides/torture.md: a real one, of a fault that was planted in the engine.
 
 torture_example.json was kept by `headgate torture many-lanes`, with "a span begins with what was read" of
-tests/mutants.py in the engine.
+tests/torture/mutants.py in the engine.
 """
 
 from __future__ import annotations

@@ -94,5 +94,6 @@ class Browser:
             expect(page.get_by_role("heading", name="Overview")).to_be_visible()
         yield tab
         context.close()
-        assert tab.complaints == []
-        assert [a for a in tab.asked if not a.startswith((f"{url}/", "data:"))] == [], "only the server is asked"
+        assert not tab.complaints, tab.complaints
+        elsewhere = [a for a in tab.asked if not a.startswith((f"{url}/", "data:"))]
+        assert not elsewhere, elsewhere

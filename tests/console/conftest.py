@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from servers import Replica, replica
 
 import headgate
 from headgate.postgres.cluster import Cluster
+from support.servers import Replica, replica
 
 from .browser import Browser, Tab
 from .shop import fill

@@ -4,43 +4,16 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from calls import value
 from playwright.sync_api import expect
-from servers import Replica
 
 import headgate
+from support.calls import value
+from support.servers import Replica
 
 from .browser import Browser, Tab
+from .pages import PAGES
 from .proxies import proxy
 from .shop import EVIL, HUGE, receive
-
-PAGES = {
-    "/": "Overview",
-    "/streams": "Streams",
-    "/streams/orders": "orders",
-    "/streams/orders?tab=messages": "orders",
-    "/streams/orders?tab=segments": "orders",
-    "/streams/orders?tab=settings": "orders",
-    "/streams/orders/consumers/billing": "billing",
-    "/streams/orders/consumers/billing?tab=flight": "billing",
-    "/streams/orders/consumers/billing?tab=unread": "billing",
-    "/streams/orders/consumers/billing?tab=failures": "billing",
-    "/streams/orders/consumers/billing?tab=channels": "billing",
-    "/streams/orders/consumers/billing?tab=settings": "billing",
-    "/streams/orders/messages/1": "1",
-    "/messages": "Messages",
-    "/messages?stream=orders": "Messages",
-    "/messages?stream=orders&text=onerror": "Messages",
-    "/dead": "Dead letters",
-    "/dead?stream=orders&consumer=billing": "Dead letters",
-    "/tenants": "Tenants",
-    "/push": "Push",
-    "/sources": "Sources",
-    "/pipelines": "Pipelines",
-    "/tokens": "Tokens",
-    "/audit": "Audit",
-    "/doctor": "Doctor",
-}
 
 
 def test_every_page_shows_what_there_is_and_runs_nothing_of_it(tab: Tab) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from conftest import wait_until
+
+from support.waiting import wait_until
 
 
 @pytest.fixture

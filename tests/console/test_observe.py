@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable
 
 import pytest
-from command_line import CommandLine
-from servers import Replica
 
 import headgate
 from headgate.observe.looking import look
+from support.command_line import CommandLine
+from support.servers import Replica
 
 from .shop import receive
 

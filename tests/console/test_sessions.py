@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from servers import Replica, data, error, replica
 
 import headgate
 from headgate.server.console import assets
+from support.servers import Replica, data, error, replica
 
 HEADER = {"X-Headgate-Console": "1"}
 FORBIDDEN = r"https?://|innerHTML|outerHTML|insertAdjacentHTML|eval\(|new Function"

@@ -10,10 +10,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from calls import Db, value
 from deltalake import DeltaTable
 from deltalake.table import TableOptimizer
-from storage import end_segment, maintain
 
 import headgate
 from headgate.errors import Conflict, Error, InvalidArgument, MessagesRemoved
@@ -24,6 +22,8 @@ from headgate.lake.storage import Place
 from headgate.pipeline import compaction, parse
 from headgate.pipeline.kinds import archive
 from headgate.pipeline.run import Progress, run
+from support.calls import Db, value
+from support.storage import end_segment, maintain
 
 from .lakes import fill, go, messages, rows
 

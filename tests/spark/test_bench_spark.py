@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from command_line import CommandLine
 
 from headgate.bench.results import table
 from headgate.bench.spark.run import BENCHMARKS, run
 from headgate.postgres.cluster import Cluster
+from support.command_line import CommandLine
 
 
 @pytest.mark.slow

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from conftest import wait_until
 
 import headgate
 from spark.lakes import messages
 from spark.servers import free_port, servers
 from spark.test_exactly_once import check, fill
+from support.waiting import wait_until
 
 LAKE_JOB = Path(__file__).with_name("lake_job.py")
 

@@ -7,11 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from conftest import wait_until
-from test_stress import Stress
-
 import headgate
+from engine.test_stress import Stress
 from spark.frames import arriving
+from support.waiting import wait_until
 
 
 def test_nothing_is_skipped(spark: Any, hg: headgate.Headgate, tmp_path: Path) -> None:

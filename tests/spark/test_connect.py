@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from calls import Db
-from conftest import wait_until
-from storage import end_segment, maintain
 
 import headgate
 from headgate.errors import Error, InvalidArgument
 from headgate.pipeline import session
+from support.calls import Db
+from support.storage import end_segment, maintain
+from support.waiting import wait_until
 
 from .kills import run_pipeline
 from .lakes import fill, messages, rows

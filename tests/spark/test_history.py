@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import CommandLine
-from conftest import wait_until
 from deltalake import DeltaTable
 
 import headgate
@@ -16,6 +14,8 @@ from headgate.pipeline import parse
 from headgate.pipeline.run import run as run_pipeline
 from headgate.spark.history import HistoryReader
 from headgate.spark.options import reading
+from support.command_line import CommandLine
+from support.waiting import wait_until
 
 
 def send(hg: headgate.Headgate, first: int, last: int) -> None:

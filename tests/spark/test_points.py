@@ -21,11 +21,11 @@ import psutil
 import psycopg
 import pyarrow as pa
 import pytest
-from conftest import wait_until
 from deltalake import DeltaTable
 
 import headgate
 from headgate.lake.points import STOP_AT
+from support.waiting import wait_until
 
 from .lakes import go
 from .seven import POINTS, ROWS, all_of

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from calls import Db, call
 
 import headgate
 from headgate.errors import Error
 from headgate.pipeline.kinds import replay
 from headgate.spark.keys import pattern
+from support.calls import Db, call
 
 from .lakes import fill, go, messages
 

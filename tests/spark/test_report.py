@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import running
-from conftest import wait_until
 
 import headgate
 from headgate.pipeline import parse
 from headgate.pipeline.report.units import NONE
 from headgate.pipeline.run import run
+from support.clients import running
+from support.waiting import wait_until
 
 
 class Page(HTMLParser):

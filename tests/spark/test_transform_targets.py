@@ -9,11 +9,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from calls import Db, column
 from deltalake import DeltaTable
 
 import headgate
 from headgate.errors import Error
+from support.calls import Db, column
 
 from .lakes import go, rows
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from calls import Db
 from deltalake import DeltaTable
-from storage import end_segment, maintain
 
 import headgate
 from headgate.errors import Error, InvalidArgument
 from headgate.lake import table as lake
 from headgate.pipeline.columns import Shape, column_name, wider
+from support.calls import Db
+from support.storage import end_segment, maintain
 
 from .lakes import go, messages, rows
 

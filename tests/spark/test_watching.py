@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import CommandLine
-from conftest import wait_until
 from deltalake import DeltaTable
 from pyspark.java_gateway import ensure_callback_server_started
 
 import headgate
 from headgate.pipeline import parse, vacuum
 from headgate.pipeline.run import Progress, run
+from support.command_line import CommandLine
+from support.waiting import wait_until
 
 from .lakes import go, rows
 

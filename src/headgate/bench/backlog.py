@@ -1,4 +1,4 @@
-"""Making queues, and filling them inside the server: 10,000 messages a call, no matter which side."""
+"""Making queues, and filling them inside the server: 10,000 messages a call, no matter which contender."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from psycopg import sql
 import headgate
 from headgate.database.encoding import dump_json
 
+from .contenders import Queue, messages
 from .plan import LANES
-from .sides import Place, messages
 
 _CHUNK = 10_000
-_FILL = {  # by side, and what its lanes are named by
+_FILL = {  # by contender, and what its lanes are named by
     ("headgate", None): b"select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]))",
     ("headgate", "channel"): b"""
         select headgate.send_batch(%(queue)s, array_fill(%(data)s::text, array[%(n)s]), channels => array(
@@ -50,51 +50,51 @@ create index on bench.message using brin (created_at) with (pages_per_range = 32
 """
 
 
-def create(place: Place, consumers: Sequence[str] = ("workers",)) -> None:
+def create(queue: Queue, consumers: Sequence[str] = ("workers",)) -> None:
     """Makes the queue (and, in Headgate, its consumers)."""
-    if place.kind == "headgate":
-        with headgate.connect(place.url) as hg:
-            if place.lanes is None:
-                stream = hg.stream(place.queue, create=True, lanes=LANES)
+    if queue.kind == "headgate":
+        with headgate.connect(queue.url) as hg:
+            if queue.lanes is None:
+                stream = hg.stream(queue.name, create=True, lanes=LANES)
             else:
-                stream = hg.stream(place.queue, create=True, lane_by=place.lanes.by)
+                stream = hg.stream(queue.name, create=True, lane_by=queue.lanes.by)
             for name in consumers:
                 stream.consumer(
                     name, create=True,
-                    order="key" if place.lanes and (place.lanes.by == "key" or place.lanes.keys) else "none",
-                    max_concurrency=place.lanes.max_concurrency if place.lanes else None,
+                    order="key" if queue.lanes and (queue.lanes.by == "key" or queue.lanes.keys) else "none",
+                    max_concurrency=queue.lanes.max_concurrency if queue.lanes else None,
                 )  # fmt: skip
         return
-    with psycopg.connect(place.url) as connection:
-        if place.kind == "copy":
+    with psycopg.connect(queue.url) as connection:
+        if queue.kind == "copy":
             connection.execute(_COPY_TABLE)
         else:
-            connection.execute("select pgmq.create(%s)", [place.queue])
-            if place.lanes:
-                connection.execute(sql.SQL(_GROUP_INDEX).format(sql.Identifier("pgmq", f"q_{place.queue}")))
-            if place.topic:
-                connection.execute("select pgmq.bind_topic(%s, %s)", [place.topic, place.queue])
+            connection.execute("select pgmq.create(%s)", [queue.name])
+            if queue.lanes:
+                connection.execute(sql.SQL(_GROUP_INDEX).format(sql.Identifier("pgmq", f"q_{queue.name}")))
+            if queue.topic:
+                connection.execute("select pgmq.bind_topic(%s, %s)", [queue.topic, queue.name])
 
 
-def drop(place: Place) -> None:
+def drop(queue: Queue) -> None:
     """Removes what `create` made."""
-    if place.kind == "headgate":
-        with headgate.connect(place.url) as hg:
-            hg.stream(place.queue).drop()
+    if queue.kind == "headgate":
+        with headgate.connect(queue.url) as hg:
+            hg.stream(queue.name).drop()
         return
-    with psycopg.connect(place.url) as connection:
-        if place.kind == "copy":
+    with psycopg.connect(queue.url) as connection:
+        if queue.kind == "copy":
             connection.execute("drop schema bench cascade")
         else:
-            if place.topic:
-                connection.execute("select pgmq.unbind_topic(%s, %s)", [place.topic, place.queue])
-            connection.execute("select pgmq.drop_queue(%s)", [place.queue])
+            if queue.topic:
+                connection.execute("select pgmq.unbind_topic(%s, %s)", [queue.topic, queue.name])
+            connection.execute("select pgmq.drop_queue(%s)", [queue.name])
 
 
-def fill(place: Place, count: int, *, start: int = 0, limit_seconds: float = 600) -> int:
+def fill(queue: Queue, count: int, *, start: int = 0, limit_seconds: float = 600) -> int:
     """Publishes `count` messages from two connections and returns how many there was time for.
 
-    They go to the place's named lanes in turn, as if they were those from `start` on.
+    They go to the queue's named lanes in turn, as if they were those from `start` on.
     """
     if count <= 0:
         return 0
@@ -104,11 +104,11 @@ def fill(place: Place, count: int, *, start: int = 0, limit_seconds: float = 600
 
     def publish() -> None:
         nonlocal left, done
-        lanes = place.lanes
-        query = _FILL["headgate" if place.kind == "headgate" else "pgmq", lanes.by if lanes else None]
-        params = {"queue": place.queue, "data": dump_json(messages(1)[0]), "names": lanes.count if lanes else 1,
+        lanes = queue.lanes
+        query = _FILL["headgate" if queue.kind == "headgate" else "pgmq", lanes.by if lanes else None]
+        params = {"queue": queue.name, "data": dump_json(messages(1)[0]), "names": lanes.count if lanes else 1,
                   "keys": (lanes.keys or 0) if lanes else 0}  # fmt: skip
-        with psycopg.connect(place.url, autocommit=True) as connection:
+        with psycopg.connect(queue.url, autocommit=True) as connection:
             while time.monotonic() < deadline:
                 with lock:
                     n = min(left, _CHUNK)
@@ -123,24 +123,24 @@ def fill(place: Place, count: int, *, start: int = 0, limit_seconds: float = 600
     with ThreadPoolExecutor(2) as threads:
         for publisher in [threads.submit(publish) for _ in range(2)]:
             publisher.result()
-    analyze(place)
+    analyze(queue)
     return done
 
 
-def analyze(place: Place) -> None:
+def analyze(queue: Queue) -> None:
     """What autovacuum would soon do: without statistics pgmq's reads may get a bad plan."""
-    with psycopg.connect(place.url, autocommit=True) as connection:
-        if place.kind == "headgate":
-            row = connection.execute("select id from headgate.stream where name = %s", [place.queue]).fetchone()
+    with psycopg.connect(queue.url, autocommit=True) as connection:
+        if queue.kind == "headgate":
+            row = connection.execute("select id from headgate.stream where name = %s", [queue.name]).fetchone()
             table = sql.Identifier("headgate", f"message_{row[0] if row else 0}")
         else:
-            table = sql.Identifier("pgmq", f"q_{place.queue}")
+            table = sql.Identifier("pgmq", f"q_{queue.name}")
         connection.execute(sql.SQL("analyze {}").format(table))
 
 
-def tidy(place: Place) -> None:
+def tidy(queue: Queue) -> None:
     """What maintenance and autovacuum do within a minute after a burst."""
-    with headgate.connect(place.url) as hg:
+    with headgate.connect(queue.url) as hg:
         hg.maintain()
-    with psycopg.connect(place.url, autocommit=True) as connection:
+    with psycopg.connect(queue.url, autocommit=True) as connection:
         connection.execute("vacuum (analyze) headgate.cursor, headgate.delivery, headgate.wake")

@@ -1,4 +1,4 @@
-"""A run: which sides take part, where they work, and rounds in which they take turns."""
+"""A run: which contenders take part, where they work, and rounds in which they take turns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from . import backlog
-from .crew import Crew, Tally, Task
+from .contenders import Acks, Kind, Lanes, Queue, Read
 from .plan import Plan
+from .processes import Processes, Tally, Task
 from .server import Server
-from .sides import Acks, Kind, Lanes, Place, Read
 
 _numbers = itertools.count(1)
 
@@ -23,18 +23,18 @@ class Bench:
 
     server: Server
     plan: Plan
-    crew: Crew
+    processes: Processes
     talk: Callable[[str], None]
-    left: dict[Place, int] = field(default_factory=dict)  # messages that wait in a queue
-    filled: dict[Place, int] = field(default_factory=dict)  # messages that were ever put there to wait
-    rates: dict[tuple[Place, int], float] = field(default_factory=dict)  # how fast it was consumed in the last round
+    left: dict[Queue, int] = field(default_factory=dict)  # messages that wait in a queue
+    filled: dict[Queue, int] = field(default_factory=dict)  # messages that were ever put there to wait
+    rates: dict[tuple[Queue, int], float] = field(default_factory=dict)  # how fast it was consumed in the last round
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The queues that are compared."""
         return ("headgate", "pgmq_sql", "pgmq_client") if self.server.pgmq_url else ("headgate",)
 
-    def place(
+    def queue(
         self,
         kind: Kind,
         *,
@@ -42,85 +42,85 @@ class Bench:
         lanes: Lanes | None = None,
         read: Read = "read",
         by_sql: Acks | None = None,
-    ) -> Place:
+    ) -> Queue:
         """Where a queue can be made, in the spare database on demand."""
         url = self.server.pgmq_url if kind.startswith("pgmq") else self.server.headgate_url
         url = self.server.spare_url if spare else url or ""
-        return Place(kind, url, f"bench_{next(_numbers)}", lanes=lanes, read=read, by_sql=by_sql)
+        return Queue(kind, url, f"bench_{next(_numbers)}", lanes=lanes, read=read, by_sql=by_sql)
 
     @contextmanager
-    def made(self, places: dict[str, Place]) -> Iterator[dict[str, Place]]:
+    def made(self, queues: dict[str, Queue]) -> Iterator[dict[str, Queue]]:
         """Makes the queues, and drops them at the end. If something fails they go with the database."""
-        for place in places.values():
-            backlog.create(place)
-        yield places
-        self.crew.release()
-        for place in places.values():
-            backlog.drop(place)
+        for queue in queues.values():
+            backlog.create(queue)
+        yield queues
+        self.processes.release()
+        for queue in queues.values():
+            backlog.drop(queue)
 
     @contextmanager
-    def queues(self, kinds: Iterable[Kind], *, spare: bool = False) -> Iterator[dict[str, Place]]:
+    def queues(self, kinds: Iterable[Kind], *, spare: bool = False) -> Iterator[dict[str, Queue]]:
         """A fresh queue of each kind."""
-        with self.made({kind: self.place(kind, spare=spare) for kind in kinds}) as made:
+        with self.made({kind: self.queue(kind, spare=spare) for kind in kinds}) as made:
             yield made
 
-    def rounds(self, places: dict[str, Place], measure: Callable[..., float], *args: int) -> dict[str, float]:
-        """The median of `measure(place, *args)` for each place; they take turns, forwards and backwards."""
-        found: dict[str, list[float]] = {name: [] for name in places}
+    def rounds(self, queues: dict[str, Queue], measure: Callable[..., float], *args: int) -> dict[str, float]:
+        """The median of `measure(queue, *args)` for each queue; they take turns, forwards and backwards."""
+        found: dict[str, list[float]] = {name: [] for name in queues}
         for number in range(self.plan.rounds):
-            for name in sorted(places, reverse=number % 2 == 1):
-                found[name].append(measure(places[name], *args))
+            for name in sorted(queues, reverse=number % 2 == 1):
+                found[name].append(measure(queues[name], *args))
         return {name: median(figures) for name, figures in found.items()}
 
-    def publish(self, place: Place, batch: int, connections: int) -> float:
+    def publish(self, queue: Queue, batch: int, connections: int) -> float:
         """Messages a second, published."""
-        tallies: list[Tally] = self.crew.run([Task(place, "publish", batch, self.plan.seconds)] * connections)
-        self.left[place] = self.left.get(place, 0) + sum(t.count for t in tallies)
+        tallies: list[Tally] = self.processes.run([Task(queue, "publish", batch, self.plan.seconds)] * connections)
+        self.left[queue] = self.left.get(queue, 0) + sum(t.count for t in tallies)
         return sum(t.rate for t in tallies)
 
-    def fill(self, place: Place, count: int) -> int:
+    def fill(self, queue: Queue, count: int) -> int:
         """Sees to it that `count` messages wait, as far as there is time; returns how many do."""
-        missing, start = count - self.left.get(place, 0), self.filled.get(place, 0)
-        filled = backlog.fill(place, missing, start=start, limit_seconds=self.plan.fill_seconds)
-        self.filled[place] = start + filled
-        self.left[place] = self.left.get(place, 0) + filled
-        return self.left[place]
+        missing, start = count - self.left.get(queue, 0), self.filled.get(queue, 0)
+        filled = backlog.fill(queue, missing, start=start, limit_seconds=self.plan.fill_seconds)
+        self.filled[queue] = start + filled
+        self.left[queue] = self.left.get(queue, 0) + filled
+        return self.left[queue]
 
-    def consume(self, place: Place, batch: int, workers: int, *, seconds: float | None = None) -> float:
+    def consume(self, queue: Queue, batch: int, workers: int, *, seconds: float | None = None) -> float:
         """Messages a second, received and acked; a backlog that lasts is put there first."""
-        tallies = self._consume(place, batch, workers, self.plan.seconds if seconds is None else seconds)
+        tallies = self._consume(queue, batch, workers, self.plan.seconds if seconds is None else seconds)
         return sum(t.rate for t in tallies)
 
-    def receive_time(self, place: Place, batch: int, workers: int) -> float:
+    def receive_time(self, queue: Queue, batch: int, workers: int) -> float:
         """Milliseconds that a receive takes (with the acks of the batch before): the median."""
-        tallies = self._consume(place, batch, workers, self.plan.seconds)
+        tallies = self._consume(queue, batch, workers, self.plan.seconds)
         return median(seconds for t in tallies for seconds in t.calls) * 1000
 
-    def drain(self, place: Place, workers: int = 4) -> None:
+    def drain(self, queue: Queue, workers: int = 4) -> None:
         """Consumes all there is."""
-        task = Task(place, "consume", 100, _DRAIN_SECONDS)
-        while any(tally.count for tally in self.crew.run([task] * workers)):
+        task = Task(queue, "consume", 100, _DRAIN_SECONDS)
+        while any(tally.count for tally in self.processes.run([task] * workers)):
             pass
-        self.left[place] = 0
+        self.left[queue] = 0
 
-    def _consume(self, place: Place, batch: int, workers: int, seconds: float) -> list[Tally]:
-        guesses = _GUESSES["headgate" if place.kind == "headgate" else "pgmq", place.lanes is not None]
-        expected = self.rates.get((place, batch)) or guesses[batch]
+    def _consume(self, queue: Queue, batch: int, workers: int, seconds: float) -> list[Tally]:
+        guesses = _GUESSES["headgate" if queue.kind == "headgate" else "pgmq", queue.lanes is not None]
+        expected = self.rates.get((queue, batch)) or guesses[batch]
         # at the end, too, something waits in each named lane
-        names = place.lanes.count if place.lanes else 0
-        self.fill(place, int(expected * seconds * 1.4) + batch * workers * 10 + names)
-        lasts = place.read != "read"  # pgmq's grouped reads hide the groups that others look at
-        tallies: list[Tally] = self.crew.run([Task(place, "consume", batch, seconds, lasts=lasts)] * workers)
+        names = queue.lanes.count if queue.lanes else 0
+        self.fill(queue, int(expected * seconds * 1.4) + batch * workers * 10 + names)
+        lasts = queue.read != "read"  # pgmq's grouped reads hide the groups that others look at
+        tallies: list[Tally] = self.processes.run([Task(queue, "consume", batch, seconds, lasts=lasts)] * workers)
         rate = sum(t.rate for t in tallies)
         taken = sum(t.count for t in tallies) + batch * workers * 8  # with what was taken to warm up
-        self.left[place] = 0 if any(t.dry for t in tallies) else max(0, self.left[place] - taken)
-        self.rates[place, batch] = max(rate, expected * 1.5 if any(t.dry for t in tallies) else 0)
+        self.left[queue] = 0 if any(t.dry for t in tallies) else max(0, self.left[queue] - taken)
+        self.rates[queue, batch] = max(rate, expected * 1.5 if any(t.dry for t in tallies) else 0)
         return tallies
 
 
 _DRAIN_SECONDS = 60.0
-# Messages a second of a fast machine's workers, before the first round tells: too many are only left over. By side, and
-# whether lanes are named.
+# Messages a second of a fast machine's workers, before the first round tells: too many are only left over. By
+# contender, and whether lanes are named.
 _GUESSES = {
     ("headgate", False): {1: 8_000, 10: 60_000, 100: 250_000, 1000: 400_000},
     ("headgate", True): {10: 15_000, 100: 60_000},

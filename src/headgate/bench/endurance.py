@@ -12,8 +12,8 @@ import psycopg
 import headgate
 
 from .bench import Bench
+from .contenders import Kind, Queue
 from .results import Result, compare
-from .sides import Kind, Place
 
 _WORKERS = 4
 _DEEP_TARGET = 0.85
@@ -26,11 +26,11 @@ def deep_backlog(bench: Bench) -> list[Result]:
     results = []
     for kind in _enduring(bench):
         with bench.queues([kind]) as deep, bench.queues([kind]) as shallow:
-            places: dict[str, Place] = {kind: deep[kind], "baseline": shallow[kind]}
+            queues: dict[str, Queue] = {kind: deep[kind], "baseline": shallow[kind]}
             waiting = bench.fill(deep[kind], bench.plan.deep_messages)
             bench.talk(f"backlog: {waiting:,} messages wait")
-            received = bench.rounds(places, bench.consume, 100, _WORKERS)
-            published = bench.rounds(places, bench.publish, 100, 1)
+            received = bench.rounds(queues, bench.consume, 100, _WORKERS)
+            published = bench.rounds(queues, bench.publish, 100, 1)
         for work, found in (("receive", received), ("publish", published)):
             params: dict[str, int | str] = {"of": kind, "work": work, "batch": 100, "waiting": waiting}
             results.append(_alone("backlog", params, found, _DEEP_TARGET))
@@ -46,13 +46,13 @@ def pinned_snapshot(bench: Bench) -> list[Result]:
     results = []
     for kind in _enduring(bench):
         with bench.queues([kind]) as pinned, bench.queues([kind], spare=True) as free, _maintained(bench):
-            places: dict[str, Place] = {kind: pinned[kind], "baseline": free[kind]}
+            queues: dict[str, Queue] = {kind: pinned[kind], "baseline": free[kind]}
             with _pin(pinned[kind].url):
                 opened = monotonic()
                 samples = 2 * bench.plan.rounds * len(_PINNED_BATCHES) * bench.plan.seconds
                 while (left := bench.plan.pin_seconds - samples - (monotonic() - opened)) > 0:
                     bench.consume(pinned[kind], 1, _WORKERS, seconds=min(left, 10))
-                found = {batch: bench.rounds(places, bench.consume, batch, _WORKERS) for batch in _PINNED_BATCHES}
+                found = {batch: bench.rounds(queues, bench.consume, batch, _WORKERS) for batch in _PINNED_BATCHES}
         for batch in _PINNED_BATCHES:
             params: dict[str, int | str] = {"of": kind, "batch": batch, "workers": _WORKERS}
             results.append(_alone("pinned", params, found[batch], _PINNED_TARGET))
@@ -65,7 +65,7 @@ def _enduring(bench: Bench) -> tuple[Kind, ...]:
 
 
 def _alone(name: str, params: dict[str, int | str], found: dict[str, float], target: float) -> Result:
-    """A side compared with itself. What pgmq reaches is for information: the target is Headgate's."""
+    """A contender compared with itself. What pgmq reaches is for information: the target is Headgate's."""
     own = params["of"] == "headgate"
     return compare(name, params, found, unit="msg/s", against="baseline", target=target if own else None)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from . import backlog
 from .bench import Bench
+from .contenders import Lanes, Read
 from .results import Result, compare
-from .sides import Lanes, Read
 
 _WORKERS = 4
 _BATCH = 100
@@ -25,14 +25,14 @@ _GROUPED: dict[Read, float | None] = {"read_grouped": 2.0, "read_grouped_head": 
 def channels(bench: Bench) -> list[Result]:
     """The speed when each of many channels gives its share of a batch, over that of a plain consumer."""
     n = bench.plan.channels
-    places = {
-        "fair": bench.place("headgate", lanes=Lanes("channel", n)),
-        "capped": bench.place("headgate", lanes=Lanes("channel", n, max_concurrency=_CAP)),
-        "ordered": bench.place("headgate", lanes=Lanes("channel", n, keys=_KEYS_EACH)),
-        "plain": bench.place("headgate"),
+    queues = {
+        "fair": bench.queue("headgate", lanes=Lanes("channel", n)),
+        "capped": bench.queue("headgate", lanes=Lanes("channel", n, max_concurrency=_CAP)),
+        "ordered": bench.queue("headgate", lanes=Lanes("channel", n, keys=_KEYS_EACH)),
+        "plain": bench.queue("headgate"),
     }
-    with bench.made(places):
-        found = bench.rounds(places, bench.consume, _BATCH, _WORKERS)
+    with bench.made(queues):
+        found = bench.rounds(queues, bench.consume, _BATCH, _WORKERS)
     results = []
     for name, cap, target in (("fair", "none", _CHANNELS_TARGET), ("capped", _CAP, _CAPPED_TARGET)):
         params: dict[str, int | str] = {"channels": n, "max_concurrency": cap, "batch": _BATCH, "workers": _WORKERS}
@@ -50,18 +50,18 @@ def idle_lanes(bench: Bench) -> list[Result]:
     The idle ones have only just become so. That is the hard case: maintenance forgets them after a minute.
     """
     results = []
-    idle = bench.place("headgate", lanes=Lanes("channel", bench.plan.idle_lanes))
-    alone = bench.place("headgate", spare=True, lanes=Lanes("channel", bench.plan.idle_lanes))
+    idle = bench.queue("headgate", lanes=Lanes("channel", bench.plan.idle_lanes))
+    alone = bench.queue("headgate", spare=True, lanes=Lanes("channel", bench.plan.idle_lanes))
     with bench.made({"headgate": idle, "baseline": alone}) as made:
         bench.fill(idle, bench.plan.idle_lanes)
         bench.drain(idle)
         for busy, workers in _BUSY:
-            places = {name: replace(place, lanes=Lanes("channel", busy)) for name, place in made.items()}
-            for place in places.values():
-                backlog.tidy(place)
-            found = bench.rounds(places, bench.consume, _BATCH, workers)
-            for place in places.values():
-                bench.drain(place)
+            queues = {name: replace(queue, lanes=Lanes("channel", busy)) for name, queue in made.items()}
+            for queue in queues.values():
+                backlog.tidy(queue)
+            found = bench.rounds(queues, bench.consume, _BATCH, workers)
+            for queue in queues.values():
+                bench.drain(queue)
             params: dict[str, int | str] = {
                 "idle": bench.plan.idle_lanes, "busy": busy, "batch": _BATCH, "workers": workers
             }  # fmt: skip
@@ -74,10 +74,10 @@ def active_channels(bench: Bench) -> list[Result]:
     results = []
     n = bench.plan.active_channels
     for workers in (1, _WORKERS):
-        many = bench.place("headgate", lanes=Lanes("channel", n))
-        few = bench.place("headgate", lanes=Lanes("channel", _FEW_CHANNELS))
-        with bench.made({"headgate": many, "baseline": few}) as places:
-            found = bench.rounds(places, bench.receive_time, _ACTIVE_BATCH, workers)
+        many = bench.queue("headgate", lanes=Lanes("channel", n))
+        few = bench.queue("headgate", lanes=Lanes("channel", _FEW_CHANNELS))
+        with bench.made({"headgate": many, "baseline": few}) as queues:
+            found = bench.rounds(queues, bench.receive_time, _ACTIVE_BATCH, workers)
         params: dict[str, int | str] = {"channels": n, "batch": _ACTIVE_BATCH, "workers": workers}
         results.append(
             compare("active", params, found, unit="ms", against="baseline", target=_ACTIVE_TARGET,
@@ -93,11 +93,11 @@ def key_lanes(bench: Bench) -> list[Result]:
     each.
     """
     lanes = Lanes("key", bench.plan.keys)
-    places = {"headgate": bench.place("headgate", lanes=lanes)}
+    queues = {"headgate": bench.queue("headgate", lanes=lanes)}
     if bench.server.pgmq_url:
-        places |= {read: bench.place("pgmq_sql", lanes=lanes, read=read) for read in _GROUPED}
-    with bench.made(places):
-        found = bench.rounds(places, bench.consume, _BATCH, _WORKERS)
+        queues |= {read: bench.queue("pgmq_sql", lanes=lanes, read=read) for read in _GROUPED}
+    with bench.made(queues):
+        found = bench.rounds(queues, bench.consume, _BATCH, _WORKERS)
     results = []
     for read, target in _GROUPED.items():
         figures = {"headgate": found["headgate"]} | ({"pgmq_sql": found[read]} if read in found else {})

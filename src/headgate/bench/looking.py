@@ -16,8 +16,8 @@ import psycopg
 import headgate
 
 from .bench import Bench
+from .contenders import Lanes
 from .results import Result
-from .sides import Lanes
 
 _CALLS = 20
 _WARM_UPS = 2
@@ -33,10 +33,10 @@ _BLOCK = 50  # streams that one session makes: it keeps plans of each
 def looking(bench: Bench) -> list[Result]:
     """Milliseconds of a look at a stream and its consumer, with many messages in many channels."""
     plan = bench.plan
-    place = bench.place("headgate", lanes=Lanes("channel", plan.looked_channels))
-    with bench.made({"headgate": place}), headgate.connect(place.url) as hg:
-        waiting = bench.fill(place, plan.looked_messages)
-        stream, consumer = hg.stream(place.queue), hg.stream(place.queue).consumer(place.consumer)
+    queue = bench.queue("headgate", lanes=Lanes("channel", plan.looked_channels))
+    with bench.made({"headgate": queue}), headgate.connect(queue.url) as hg:
+        waiting = bench.fill(queue, plan.looked_messages)
+        stream, consumer = hg.stream(queue.name), hg.stream(queue.name).consumer(queue.consumer)
         for n in range(_RECEIVES):
             held = consumer.receive(100, wait=10)
             if n % 2:

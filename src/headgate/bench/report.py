@@ -159,16 +159,20 @@ def _bars(path: Path, results: Sequence[Result], name: str, along: str, split: s
     panels = list(dict.fromkeys(r.params[split] for r in chosen))
     figure = figure_class(figsize=(4.2 * len(panels), 3.4), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    sides = [s for s in _COLOURS if any(getattr(r, s) is not None for r in chosen)]
+    kinds = [s for s in _COLOURS if any(getattr(r, s) is not None for r in chosen)]
     for axis, panel in zip(axes, panels, strict=True):
         shown = {r.params[along]: r for r in chosen if r.params[split] == panel}
-        for place, side in enumerate(sides):
-            bars = [(i, getattr(r, side)) for i, r in enumerate(shown.values()) if getattr(r, side) is not None]
-            width = 0.8 / len(sides)
+        for number, kind in enumerate(kinds):
+            bars = [(i, getattr(r, kind)) for i, r in enumerate(shown.values()) if getattr(r, kind) is not None]
+            width = 0.8 / len(kinds)
             axis.bar(
-                [i + place * width for i, _ in bars], [v for _, v in bars], width, label=side, color=_COLOURS[side]
+                [i + number * width for i, _ in bars],
+                [v for _, v in bars],
+                width,
+                label=kind,
+                color=_COLOURS[kind],
             )
-        axis.set_xticks([i + 0.4 - 0.4 / len(sides) for i in range(len(shown))], [str(v) for v in shown])
+        axis.set_xticks([i + 0.4 - 0.4 / len(kinds) for i in range(len(shown))], [str(v) for v in shown])
         axis.set_title(f"{split}: {panel}", fontsize=10)
         axis.set_xlabel(along)
         axis.set_yscale("log")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+import psycopg
+
+from headgate import __version__
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Result:
     pgmq_sql: float | None = None
     pgmq_client: float | None = None
     copy: float | None = None
-    baseline: float | None = None  # the same side without what the benchmark puts on it
+    baseline: float | None = None  # the same contender without what the benchmark puts on it
     against: str | None = None
     ratio: float | None = None
     target: float | None = None
@@ -74,7 +81,7 @@ def compare(
     name: str, params: dict[str, int | str], found: dict[str, float], *, unit: str, against: str,
     target: float | None = None, target_is: str = "ratio at least",
 ) -> Result:  # fmt: skip
-    """The result of one figure a side. `against` is "pgmq", "copy" or "baseline"."""
+    """The result of one figure for each contender. `against` is "pgmq", "copy" or "baseline"."""
     figures: dict[str, float] = dict(found)
     called = [found[kind] for kind in ("pgmq_sql", "pgmq_client") if kind in found]
     if called:
@@ -82,6 +89,26 @@ def compare(
     own = figures["headgate"] if "headgate" in figures else figures["pgmq"]
     ratio = own / figures[against] if figures.get(against) else None
     return Result(name, params, unit, against=against, ratio=ratio, target=target, target_is=target_is, **figures)
+
+
+def measure(
+    names: Iterable[str],
+    benchmarks: Mapping[str, Callable[[Given], list[Result]]],
+    bench: Given,
+    talk: Callable[[str], None],
+) -> list[Result]:
+    """Runs the benchmarks of these names one after the other, and says how long each took."""
+    results: list[Result] = []
+    for name in names:
+        start = time.monotonic()
+        results += benchmarks[name](bench)
+        talk(f"{name}: {time.monotonic() - start:.0f} s")
+    return results
+
+
+def own_versions() -> dict[str, str]:
+    """What is measured in every run, and with what."""
+    return {"headgate": __version__, "psycopg": psycopg.__version__, "python": platform.python_version()}
 
 
 def machine(settings: dict[str, str]) -> dict[str, Any]:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
-import psycopg
-
-from headgate import __version__
-
 from .bench import Bench
-from .crew import Crew
 from .endurance import deep_backlog, pinned_snapshot
 from .fanout import fanout
 from .lanes import active_channels, channels, idle_lanes, key_lanes
 from .latency import latency
 from .looking import looking, many_streams
 from .plan import Plan
-from .results import Result, Run, machine
-from .server import databases_on, pgmq_version, temporary_server
+from .processes import Processes
+from .results import Result, Run, machine, measure, own_versions
+from .server import pgmq_version, server_for
 from .throughput import by_sql, consume, publish
 
 BENCHMARKS: dict[str, Callable[[Bench], list[Result]]] = {
@@ -44,19 +38,13 @@ def run(
     names: Iterable[str], plan: Plan, *, database: str | None, only_headgate: bool, talk: Callable[[str], None]
 ) -> Run:
     """Runs the benchmarks called `names`, on a temporary server or on databases of their own at `database`."""
-    versions = {"headgate": __version__, "psycopg": psycopg.__version__, "python": platform.python_version()}
+    versions = own_versions()
     if not only_headgate:
         versions["pgmq"] = pgmq_version()
         versions["pgmq client"] = version("pgmq")
-    pgmq = not only_headgate
-    place = databases_on(database, pgmq=pgmq) if database else temporary_server(pgmq=pgmq)
-    results: list[Result] = []
-    with place as server, Crew() as crew:
+    with server_for(database, pgmq=not only_headgate) as server, Processes() as processes:
         versions["postgresql"] = server.version
         described = machine(server.settings)
-        bench = Bench(server, plan, crew, talk)
-        for name in names:
-            start = time.monotonic()
-            results += BENCHMARKS[name](bench)
-            talk(f"{name}: {time.monotonic() - start:.0f} s")
+        bench = Bench(server, plan, processes, talk)
+        results = measure(names, BENCHMARKS, bench, talk)
     return Run(described, versions, results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,18 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Server:
-    """The URLs of the databases that the sides work in, all on one server."""
+    """The URLs of the databases that the contenders work in, all on one server."""
 
     headgate_url: str
     pgmq_url: str | None
     spare_url: str  # a database with both
     version: str
     settings: dict[str, str]
+
+
+def server_for(database: str | None, *, pgmq: bool) -> AbstractContextManager[Server]:
+    """Databases of our own on the server of a URL, or a temporary server without one."""
+    return databases_on(database, pgmq=pgmq) if database else temporary_server(pgmq=pgmq)
 
 
 @contextmanager
@@ -56,7 +61,7 @@ def temporary_server(*, pgmq: bool) -> Iterator[Server]:
 def databases_on(url: str, *, pgmq: bool) -> Iterator[Server]:
     """Databases of our own on the server of `url`, dropped at the end. Nothing else on it is touched."""
     token = secrets.token_hex(4)
-    names = [f"{side}_bench_{token}" for side in ("headgate", "pgmq", "spare")]
+    names = [f"{name}_bench_{token}" for name in ("headgate", "pgmq", "spare")]
     try:
         with psycopg.connect(url, autocommit=True) as admin:
             try:

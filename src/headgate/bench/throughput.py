@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .bench import Bench
+from .contenders import Acks, Queue
 from .results import Result, compare
-from .sides import Acks, Place
 
 _PUBLISH = 0.9  # at least that many times pgmq
 _PUBLISH_OF_COPY = 0.8  # with one connection
@@ -20,8 +20,8 @@ def publish(bench: Bench) -> list[Result]:
     for connections in bench.plan.connections:
         for batch in bench.plan.batches:
             copied = batch == 1000 and bench.server.pgmq_url is not None
-            with bench.queues([*bench.kinds, "copy"] if copied else bench.kinds) as places:
-                found = bench.rounds(places, bench.publish, batch, connections)
+            with bench.queues([*bench.kinds, "copy"] if copied else bench.kinds) as queues:
+                found = bench.rounds(queues, bench.publish, batch, connections)
             params: dict[str, int | str] = {"batch": batch, "connections": connections}
             results.append(compare("publish", params, found, unit="msg/s", against="pgmq", target=_PUBLISH))
             if copied:
@@ -35,8 +35,8 @@ def consume(bench: Bench) -> list[Result]:
     results = []
     for workers in bench.plan.workers:
         for batch in bench.plan.batches:
-            with bench.queues(bench.kinds) as places:
-                found = bench.rounds(places, bench.consume, batch, workers)
+            with bench.queues(bench.kinds) as queues:
+                found = bench.rounds(queues, bench.consume, batch, workers)
             params: dict[str, int | str] = {"batch": batch, "workers": workers}
             target = _CONSUME.get((batch, workers))
             results.append(compare("consume", params, found, unit="msg/s", against="pgmq", target=target))
@@ -51,11 +51,11 @@ def by_sql(bench: Bench) -> list[Result]:
     """
     results = []
     for batch, target in _SQL.items():
-        places: dict[str, Place] = {acks: bench.place("headgate", by_sql=acks) for acks in _ACKS}
+        queues: dict[str, Queue] = {acks: bench.queue("headgate", by_sql=acks) for acks in _ACKS}
         if bench.server.pgmq_url:
-            places["pgmq_sql"] = bench.place("pgmq_sql")
-        with bench.made(places):
-            found = bench.rounds(places, bench.consume, batch, _SQL_CONNECTIONS)
+            queues["pgmq_sql"] = bench.queue("pgmq_sql")
+        with bench.made(queues):
+            found = bench.rounds(queues, bench.consume, batch, _SQL_CONNECTIONS)
         for acks in _ACKS:
             figures = {"headgate": found[acks]} | {name: found[name] for name in ("pgmq_sql",) if name in found}
             params: dict[str, int | str] = {"acks": acks, "batch": batch, "workers": _SQL_CONNECTIONS}

@@ -1,9 +1,9 @@
 """The database's schema: which scripts make it, and whether a database has the one that this code needs.
 
-Migrations (`sql/migrations/NNNN_name.sql`) change tables and run once each. Functions and views (`sql/functions/*.sql`)
-are re-applied on every upgrade, so that a file always shows the current definition. They have a version, which grows
-with every change (`tools/functions_version.py`): older code works with newer functions of the same migration, and never
-replaces them.
+Migrations (`sql/migrations/NNNN_name.sql`) change tables and run once each. Functions (`sql/functions/FOLDER/*.sql`),
+views and rights are re-applied on every upgrade, so that a file always shows the current definition. They have a
+version, which grows with every change (`tools/functions_version.py`): older code works with newer functions of the same
+migration, and never replaces them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ UNGRANTED = (
     "from pg_namespace n where n.nspname = 'headgate' and pg_has_role(n.nspowner, 'member')"
 )
 
-VIEWS = "97"  # the first file that is not functions alone
+# The folders of sql/functions, in the order in which they are made. Within a folder the order of names is good enough:
+# PostgreSQL is told not to look at what a function calls; only types must be there before functions that take them.
+FOLDERS = ("base", "write", "ticks", "read", "lanes", "storage", "outside", "operate")
+
+AFTER_FUNCTIONS = ("views.sql", "rights.sql")
 
 # Migrations in which one of these stands lock tables that are in use.
 _ALTERS = re.compile(r"\b(alter|drop|lock|truncate)\s+table\b|\bindex\b|\btrigger\b", re.IGNORECASE)
@@ -80,11 +84,14 @@ def functions_script() -> str:
 
 def _parts() -> tuple[str, str]:
     """The functions; and what comes after them: views and rights."""
-    files = [f for f in (resources.files("headgate.sql") / "functions").iterdir() if f.name.endswith(".sql")]
-    files.sort(key=lambda f: f.name)
-    first, last = ([f for f in files if (f.name >= VIEWS) == is_last] for is_last in (False, True))
-    functions, views = ("\n".join(f.read_text(encoding="utf-8") for f in part) for part in (first, last))
-    return functions, views
+    files = [
+        file
+        for folder in FOLDERS
+        for file in sorted((resources.files("headgate.sql") / "functions" / folder).iterdir(), key=lambda f: f.name)
+        if file.name.endswith(".sql")
+    ]
+    functions = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return functions, "\n".join(_read(name) for name in AFTER_FUNCTIONS)
 
 
 @cache
@@ -106,8 +113,8 @@ def newest_migration() -> int:
 
 @cache
 def rights() -> dict[str, list[str]]:
-    """The roles that may call a function or read a view: what 99_rights.sql grants."""
-    script = _read("functions/99_rights.sql")
+    """The roles that may call a function or read a view: what rights.sql grants."""
+    script = _read("rights.sql")
     found: dict[str, list[str]] = {}
     for role, names in re.findall(r"\('(headgate_\w+)',\s*array\[(.*?)\]", script, re.DOTALL):
         for name in re.findall(r"'(\w+)'", names):

@@ -1,7 +1,7 @@
 """Reading a stream in batches whose progress is kept where their result goes: in the same commit, so that it cannot
 differ.
 
-Each batch is a span between two marks (see sql/functions/77_reading.sql), read by one task for each range of lanes. A
+Each batch is a span between two marks (see ticks/positions.sql), read by one task for each range of lanes. A
 task reads from PostgreSQL and works where it is: rows do not pass through the JVM.
 """
 

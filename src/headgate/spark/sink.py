@@ -1,5 +1,5 @@
 """Writing into a stream, exactly once: each task stages its rows, and the driver sends them all in one transaction that
-notes the batch (see sql/functions/33_staging.sql). A batch that Spark repeats is not sent again."""
+notes the batch (see sql/functions/write/staging.sql). A batch that Spark repeats is not sent again."""
 
 from __future__ import annotations
 

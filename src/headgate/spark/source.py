@@ -1,4 +1,4 @@
-"""Reading a stream: a task for each range of lanes, between two marks (see sql/functions/77_reading.sql)."""
+"""Reading a stream: a task for each range of lanes, between two marks (see sql/functions/ticks/positions.sql)."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ import psycopg
 from headgate.database.encoding import dump_json
 from headgate.errors import Error
 
-from ..crew import Failure
-from ..sides import messages
+from ..contenders import messages
+from ..processes import Failure
 from .wire import LATER, Line, call, open_lines, request
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from statistics import median
 
 import headgate
 
-from ..crew import Crew, Task
+from ..contenders import Queue
+from ..processes import Processes, Task
 from ..results import Result, compare
-from ..sides import Place
 from .load import Found, Load
 from .replicas import Replica, replica
 
@@ -58,8 +58,8 @@ class HttpBench:
     plan: HttpPlan
     home: Path  # where the servers keep their token
     server: Replica
-    clients: Crew
-    sdk: Crew
+    clients: Processes
+    sdk: Processes
 
     def stream(self, *consumers: str) -> str:
         """A fresh stream."""
@@ -123,13 +123,13 @@ def single(bench: HttpBench) -> list[Result]:
     found: dict[str, list[float]] = {"headgate": [], "baseline": [], "sdk": []}
     # A machine that others use changes its speed all the time: many short rounds, each beside its like.
     stream, seconds = bench.stream(), bench.plan.seconds / 2
-    place = Place("headgate", bench.database, bench.stream("workers"))
+    queue = Queue("headgate", bench.database, bench.stream("workers"))
     with bench.replica(batching=False) as plain:
         for _ in range(bench.plan.rounds * 2 + 1):
             for name, server in (("headgate", bench.server), ("baseline", plain)):
                 load = Load("single", server.url, server.token, stream, seconds=seconds, publishers=CLIENTS)
                 found[name].append(bench.run(load).published)
-            found["sdk"].append(_sdk(bench, place, 1))
+            found["sdk"].append(_sdk(bench, queue, 1))
     params: dict[str, int | str] = {"batch": 1, "clients": CLIENTS}
     # What is compared was measured one after the other: the ratio is that of each pair, not of the medians.
     pairs = [on / off for on, off in zip(found["headgate"], found["baseline"], strict=True) if off]
@@ -145,7 +145,7 @@ def single(bench: HttpBench) -> list[Result]:
 
 def probe(bench: HttpBench) -> list[Result]:
     """Batches sent over HTTP, beside the same batches sent straight through the SDK."""
-    place = Place("headgate", bench.database, bench.stream("workers"))
+    queue = Queue("headgate", bench.database, bench.stream("workers"))
     http, sdk = [], []
     server = bench.server
     load = Load(
@@ -154,7 +154,7 @@ def probe(bench: HttpBench) -> list[Result]:
     )  # fmt: skip
     for _ in range(bench.plan.rounds):
         http.append(bench.run(load).published)
-        sdk.append(_sdk(bench, place, BATCH))
+        sdk.append(_sdk(bench, queue, BATCH))
     found = {"headgate": median(http), "baseline": median(sdk)}
     params: dict[str, int | str] = {"batch": BATCH, "clients": CLIENTS, "connections": SDK_CONNECTIONS}
     return [compare("probe", params, found, unit="msg/s", against="baseline")]
@@ -198,8 +198,8 @@ def polls(bench: HttpBench) -> list[Result]:
     ]  # fmt: skip
 
 
-def _sdk(bench: HttpBench, place: Place, batch: int) -> float:
-    tallies = bench.sdk.run([Task(place, "publish", batch, bench.plan.seconds)] * SDK_CONNECTIONS)
+def _sdk(bench: HttpBench, queue: Queue, batch: int) -> float:
+    tallies = bench.sdk.run([Task(queue, "publish", batch, bench.plan.seconds)] * SDK_CONNECTIONS)
     return float(sum(t.rate for t in tallies))
 
 

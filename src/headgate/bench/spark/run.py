@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,17 +12,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psycopg
-
 import headgate
-from headgate import __version__
 from headgate.errors import Error
 
 from ..command import finish
 from ..plan import MESSAGE_BYTES
 from ..report import Page
-from ..results import Result, Run, compare, machine
-from ..server import databases_on, temporary_server
+from ..results import Result, Run, compare, machine, measure, own_versions
+from ..server import server_for
 
 MESSAGES = 2_000_000
 ROUNDS = 5
@@ -69,14 +65,9 @@ def run(
     """Runs the benchmarks called `names`, on a temporary PostgreSQL or on databases of their own at `database`."""
     from headgate.pipeline.session import session
 
-    versions = {
-        "headgate": __version__, "psycopg": psycopg.__version__, "python": platform.python_version(),
-        "pyspark": version("pyspark"),
-    }  # fmt: skip
-    results: list[Result] = []
+    versions = own_versions() | {"pyspark": version("pyspark")}
     with ExitStack() as stack:
-        place = databases_on(database, pgmq=False) if database else temporary_server(pgmq=False)
-        server = stack.enter_context(place)
+        server = stack.enter_context(server_for(database, pgmq=False))
         versions["postgresql"] = server.version
         described = machine(server.settings)
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
@@ -86,10 +77,7 @@ def run(
         bench = Bench(server.headgate_url, messages, home, spark)
         stack.enter_context(bench.hg)
         bench.fill()
-        for name in names:
-            start = time.monotonic()
-            results += BENCHMARKS[name](bench)
-            talk(f"{name}: {time.monotonic() - start:.0f} s")
+        results = measure(names, BENCHMARKS, bench, talk)
     return Run(described, versions, results)
 
 
@@ -138,9 +126,9 @@ def source(bench: Bench) -> list[Result]:
 
     def streaming() -> None:
         read = bench.spark.readStream.format("headgate").options(url=bench.url, stream="bench", tasks=TASKS).load()
-        place = str(bench.home / f"checkpoint{bench.rounds}")
-        query = read.writeStream.format("noop").option("checkpointLocation", place).trigger(availableNow=True).start()
-        query.awaitTermination()
+        checkpoint = str(bench.home / f"checkpoint{bench.rounds}")
+        write = read.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        write.trigger(availableNow=True).start().awaitTermination()
 
     def nowhere(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()

@@ -42,7 +42,7 @@ begin
   {roles}
 
   perform set_config('lock_timeout', '200ms', true);
-  -- What was there, so that what is not made again can be dropped: functions/97_views.sql.
+  -- What was there, so that what is not made again can be dropped: views.sql.
   perform set_config('headgate.functions_before', coalesce((
     select string_agg(p.oid || ':' || p.xmin, ',') from pg_proc p
      where p.pronamespace = to_regnamespace('headgate')), ''), true);

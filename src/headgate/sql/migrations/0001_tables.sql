@@ -1,7 +1,7 @@
 -- The tables of the engine. Private: users call the functions and read the views.
 
 -- Where this database lives. Transaction ids mean nothing in another cluster; when the row no longer fits
--- (it was written by a restore), ticks first build a bridge (see functions/40_ticks.sql).
+-- (it was written by a restore), ticks first build a bridge (see functions/ticks/ticks.sql).
 create table headgate.house (
   only_row boolean primary key default true check (only_row),
   system_identifier bigint not null,
@@ -32,7 +32,7 @@ create table headgate.segment (
 
 create sequence headgate.tick_id;
 
--- A tick records what had committed at one moment. See functions/40_ticks.sql for the invariants.
+-- A tick records what had committed at one moment. See functions/ticks/ticks.sql for the invariants.
 create table headgate.tick (
   stream int not null,
   id bigint not null,

@@ -136,12 +136,12 @@ begin
   end loop;
 end $$;
 
--- Changing the number of lanes: see functions/55_layouts.sql.
+-- Changing the number of lanes: see functions/lanes/layouts.sql.
 alter table headgate.layout
   add quiet_tick bigint,      -- the newest tick when nobody could begin to write in this layout any more
   add end_tick bigint;        -- everything of this layout that ever committed is visible in this tick
 alter table headgate.cursor
   add gate text check (gate in ('waits', 'feeds'));
 
--- Upsert streams: how far the search for superseded versions came; see functions/32_upsert.sql.
+-- Upsert streams: how far the search for superseded versions came; see functions/write/upsert.sql.
 alter table headgate.stream add swept_key text;

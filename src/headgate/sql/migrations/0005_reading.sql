@@ -11,7 +11,7 @@ begin
   end loop;
 end $$;
 
--- What was staged and is not yet in a stream: one table each, filled by one task. See functions/33_staging.sql.
+-- What was staged and is not yet in a stream: one table each, filled by one task. See functions/write/staging.sql.
 create table headgate.staging (
   name text primary key,
   stream int not null references headgate.stream on delete cascade,
@@ -41,7 +41,7 @@ create table headgate.loaded (
   primary key (writer, target)
 );
 
--- Archives: how far a stream was copied to a lake, by the pipeline of that name. See functions/78_archives.sql.
+-- Archives: how far a stream was copied to a lake, by the pipeline of that name. See functions/outside/archives.sql.
 create table headgate.archive (
   stream int not null references headgate.stream on delete cascade,
   name text not null,
@@ -69,7 +69,7 @@ create table headgate.pipeline (
   seen_at timestamptz not null default clock_timestamp()
 );
 
--- How long messages took that were acked, as far as workers were told to sample it. See functions/79_timings.sql.
+-- How long messages took that were acked, as far as workers were told to sample it. See functions/operate/timings.sql.
 create table headgate.timing (
   consumer int not null references headgate.consumer on delete cascade,
   at timestamptz not null default clock_timestamp(),

@@ -30,7 +30,7 @@ select d.consumer, d.lane, d.id as delivery, d.worker, d.deadline, u.seq, coales
     where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id and x.seq = u.seq);
 
 -- Named lanes with work that a receive has met beyond those that it serves itself. It may be part of a long transaction, so it leaves
--- them for others, with the span that they have to read, instead of holding their cursors. See functions/61_lanes.sql.
+-- them for others, with the span that they have to read, instead of holding their cursors. See functions/lanes/lanes.sql.
 create table headgate.discovered (
   consumer int not null,
   lane bigint not null,

@@ -7,7 +7,7 @@ create index tick_private on headgate.tick (stream, id) where base <> id;
 drop function if exists headgate.thin_ticks(int);
 
 -- Streams that are gone for everybody, and whose tables maintenance has still to drop: see
--- functions/20_streams.sql. The log of such a stream is called dropped_<stream id>.
+-- functions/base/streams.sql. The log of such a stream is called dropped_<stream id>.
 create table headgate.dropped_stream (
   stream int primary key,
   name text not null,

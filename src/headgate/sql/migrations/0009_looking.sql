@@ -9,7 +9,7 @@ create table headgate.discarded (
   primary key (consumer, seq)
 );
 
--- Dead letters are found by the message that they were: see index_dead in functions/70_dead.sql.
+-- Dead letters are found by the message that they were: see index_dead in functions/read/dead.sql.
 do $$
 declare s int;
 begin
@@ -22,5 +22,5 @@ end $$;
 -- It takes one argument more, and is made again after this.
 drop function if exists headgate.set_channel(text, text, text, int, interval);
 
--- A setting as it was given beside the one that there is: see fail_if_different in functions/00_errors.sql.
+-- A setting as it was given beside the one that there is: see fail_if_different in functions/base/errors.sql.
 create type headgate.setting as (name text, given text, there text, change text);

@@ -1,7 +1,7 @@
 -- Upsert streams: the newest version of a key may go with its segment while an older one is left.
 
 -- Of each such key, the highest seq that was removed. Rows are few: only keys of which an older
--- version is stored somewhere. Written by maintenance alone, so that no sender waits. See 32_upsert.sql.
+-- version is stored somewhere. Written by maintenance alone, so that no sender waits. See write/upsert.sql.
 create table headgate.newest (
   stream int not null,
   key text not null,

@@ -1,4 +1,4 @@
--- What waits in each channel: what the functions in functions/76_backlog.sql hand to each other.
+-- What waits in each channel: what the functions in functions/operate/backlog.sql hand to each other.
 
 -- A look at what a consumer has still to read: where it begins and ends, and the parts of it
 -- that are looked at (low < seq <= high), with how many messages each that is met stands for.

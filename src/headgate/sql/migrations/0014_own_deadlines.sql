@@ -1,7 +1,7 @@
 -- Deadlines of single messages, and acks that come late (docs/adr/0018).
 
 -- A message that was extended alone leaves its batch and has a row of its own. Its ack_id still
--- names the batch that it came in. See functions/68_deadlines.sql.
+-- names the batch that it came in. See functions/read/deadlines.sql.
 alter table headgate.delivery
   add parent bigint,        -- of such a row: the delivery that its ack_id names
   add is_split boolean,     -- some of its messages have rows of their own, or were parked: not to be settled by its name alone

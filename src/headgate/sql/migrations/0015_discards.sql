@@ -1,4 +1,4 @@
--- Discarding what a consumer has not read yet: see functions/71_discard.sql.
+-- Discarding what a consumer has not read yet: see functions/read/discard.sql.
 
 drop function if exists headgate.discard(text, text, bigint[]);  -- takes and answers more now
 

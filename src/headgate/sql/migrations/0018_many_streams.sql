@@ -1,6 +1,6 @@
 -- Thousands of streams: maintenance in turns, and figures for listings (docs/adr/0020).
 
--- Whose turn it is: see functions/89_turns.sql. Sequences, so that processes share the turns out
+-- Whose turn it is: see functions/operate/turns.sql. Sequences, so that processes share the turns out
 -- among themselves without waiting for each other, and none is lost or kept by an open transaction.
 create sequence headgate.stream_turn;
 create sequence headgate.consumer_turn;
@@ -10,7 +10,7 @@ create sequence headgate.storage_turn;
 create index stream_dead_of on headgate.stream (dead_of) where dead_of is not null;
 
 -- What maintenance last saw of consumers and streams, where there are many: see
--- functions/76_samples.sql. No foreign keys: their triggers would lock the consumer's row.
+-- functions/operate/samples.sql. No foreign keys: their triggers would lock the consumer's row.
 create table headgate.consumer_sample (
   consumer int primary key,
   at timestamptz not null,

@@ -1,4 +1,4 @@
--- What a call of receive knows. Its steps (60_steps.sql) hand it on to each other, and the function
+-- What a call of receive knows. Its steps (read/steps.sql) hand it on to each other, and the function
 -- generated for the stream does in between what needs the stream's own tables.
 create type headgate.receiving as (
   step text,  -- what comes next: 'claim', 'probe', 'retry', 'read', 'look', 'sift', 'let go'; null: nothing

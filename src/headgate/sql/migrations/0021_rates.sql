@@ -1,4 +1,4 @@
--- Rates over a window that ends now, and redeliveries counted apart: see functions/60_steps.sql.
+-- Rates over a window that ends now, and redeliveries counted apart: see functions/read/steps.sql.
 
 alter table headgate.cursor
   add redelivered bigint not null default 0,  -- of `delivered`, those that were not the first attempt

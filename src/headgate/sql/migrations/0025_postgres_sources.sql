@@ -51,7 +51,7 @@ create table headgate.source_backfill (
   primary key (source, table_name)
 );
 
--- (Their definitions are in sql/functions/59_postgres_sources.sql.)
+-- (Their definitions are in sql/functions/outside/postgres_sources.sql.)
 create function headgate.guard_postgres_source() returns trigger language plpgsql as 'begin return old; end';
 create function headgate.guard_source_name() returns trigger language plpgsql as 'begin return new; end';
 create trigger guard before delete on headgate.postgres_source

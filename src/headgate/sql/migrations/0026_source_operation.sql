@@ -36,7 +36,7 @@ create table headgate.source_route (
   primary key (source, table_name)
 );
 
--- (Its definition is in sql/functions/59_postgres_sources.sql.)
+-- (Its definition is in sql/functions/outside/postgres_sources.sql.)
 create or replace function headgate.guard_source_route() returns trigger language plpgsql as 'begin return old; end';
 create trigger guard before delete on headgate.source_route
   for each row execute function headgate.guard_source_route();

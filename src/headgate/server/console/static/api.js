@@ -21,7 +21,8 @@ export class Big {
 
 function revive(key, value, context) {
   const source = context?.source;
-  if (typeof value === "number" && source && /^-?\d+$/.test(source) && !Number.isSafeInteger(value)) return new Big(source);
+  if (typeof value === "number" && source && /^-?\d+$/.test(source) && !Number.isSafeInteger(value))
+    return new Big(source);
   return value;
 }
 
@@ -31,7 +32,11 @@ export async function call(method, path, body, options = {}) {
   let answer;
   try {
     answer = await fetch(path, {
-      method, headers, body: typeof body === "string" ? body : JSON.stringify(body), credentials: "same-origin", signal: options.signal,
+      method,
+      headers,
+      body: typeof body === "string" ? body : JSON.stringify(body),
+      credentials: "same-origin",
+      signal: options.signal,
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -42,7 +47,12 @@ export async function call(method, path, body, options = {}) {
   try {
     found = JSON.parse(text, revive);
   } catch {
-    throw new ApiError(answer.status, "no_json", `The server answered ${answer.status} and something that is not JSON.`, "");
+    throw new ApiError(
+      answer.status,
+      "no_json",
+      `The server answered ${answer.status} and something that is not JSON.`,
+      "",
+    );
   }
   if (!answer.ok) {
     const { code, message, hint } = found.error || {};
@@ -60,11 +70,15 @@ export const remove = (path, body) => call("DELETE", path, body);
 
 export function queryString(query) {
   const pairs = Object.entries(query || {}).filter(([, v]) => v != null && v !== "");
-  return pairs.length ? "?" + pairs.map(([k, v]) => `${encodeURIComponent(k)}=${encodeURIComponent(v)}`).join("&") : "";
+  return pairs.length
+    ? "?" + pairs.map(([k, v]) => `${encodeURIComponent(k)}=${encodeURIComponent(v)}`).join("&")
+    : "";
 }
 
-export const streamPath = (stream, ...more) => ["api/streams", stream, ...more].map((p, i) => (i ? encodeURIComponent(p) : p)).join("/");
+export const streamPath = (stream, ...more) =>
+  ["api/streams", stream, ...more].map((p, i) => (i ? encodeURIComponent(p) : p)).join("/");
 export const consumerPath = (stream, consumer, ...more) => streamPath(stream, "consumers", consumer, ...more);
 
-export const may = (scope) => !!session.me && (session.me.scopes.includes("admin") || session.me.scopes.includes(scope));
+export const may = (scope) =>
+  !!session.me && (session.me.scopes.includes("admin") || session.me.scopes.includes(scope));
 export const isAdmin = () => may("admin");

@@ -22,14 +22,33 @@ import audit from "./pages/audit.js";
 import doctor from "./pages/doctor.js";
 
 const PAGES = [
-  ["/", overview], ["/login", login], ["/streams", streams], ["/streams/:stream", stream],
-  ["/streams/:stream/consumers/:consumer", consumer], ["/messages", messages], ["/streams/:stream/messages/:seq", message],
-  ["/dead", dead], ["/tenants", tenants], ["/push", push], ["/sources", sources], ["/pipelines", pipelines],
-  ["/tokens", tokens], ["/audit", audit], ["/doctor", doctor],
+  ["/", overview],
+  ["/login", login],
+  ["/streams", streams],
+  ["/streams/:stream", stream],
+  ["/streams/:stream/consumers/:consumer", consumer],
+  ["/messages", messages],
+  ["/streams/:stream/messages/:seq", message],
+  ["/dead", dead],
+  ["/tenants", tenants],
+  ["/push", push],
+  ["/sources", sources],
+  ["/pipelines", pipelines],
+  ["/tokens", tokens],
+  ["/audit", audit],
+  ["/doctor", doctor],
 ];
 const NAVIGATION = [
-  ["/", "Overview"], ["/streams", "Streams"], ["/messages", "Messages"], ["/dead", "Dead letters"], ["/tenants", "Tenants"],
-  ["/push", "Push"], ["/sources", "Sources"], ["/pipelines", "Pipelines"], ["/tokens", "Tokens", isAdmin], ["/audit", "Audit", isAdmin],
+  ["/", "Overview"],
+  ["/streams", "Streams"],
+  ["/messages", "Messages"],
+  ["/dead", "Dead letters"],
+  ["/tenants", "Tenants"],
+  ["/push", "Push"],
+  ["/sources", "Sources"],
+  ["/pipelines", "Pipelines"],
+  ["/tokens", "Tokens", isAdmin],
+  ["/audit", "Audit", isAdmin],
   ["/doctor", "Doctor"],
 ];
 const EVERY = 2000; // milliseconds between looks
@@ -48,7 +67,15 @@ function find() {
     const params = Object.fromEntries(wanted.flatMap((w, i) => (w[0] === ":" ? [[w.slice(1), parts[i]]] : [])));
     return { page, pattern, path, params, query: Object.fromEntries(new URLSearchParams(query || "")) };
   }
-  return { page: { title: () => "Nothing", view: () => h("p", {}, "There is no such page. ", link("/", "To the overview.")) }, path, params: {}, query: {} };
+  return {
+    page: {
+      title: () => "Nothing",
+      view: () => h("p", {}, "There is no such page. ", link("/", "To the overview.")),
+    },
+    path,
+    params: {},
+    query: {},
+  };
 }
 
 function decoded(text) {
@@ -66,7 +93,13 @@ function route() {
     return;
   }
   const isSame = here && here.page === found.page && here.path === found.path;
-  here = { ...found, state: isSame ? here.state : {}, data: isSame ? here.data : null, error: null, number: (here?.number || 0) + 1 };
+  here = {
+    ...found,
+    state: isSame ? here.state : {},
+    data: isSame ? here.data : null,
+    error: null,
+    number: (here?.number || 0) + 1,
+  };
   isMenuOpen = false;
   document.querySelectorAll("dialog").forEach((d) => !isSame && d.remove());
   if (!isSame) window.scrollTo(0, 0);
@@ -75,10 +108,18 @@ function route() {
 }
 
 const ctx = {
-  get params() { return here.params; },
-  get query() { return here.query; },
-  get state() { return here.state; },
-  get data() { return here.data; },
+  get params() {
+    return here.params;
+  },
+  get query() {
+    return here.query;
+  },
+  get state() {
+    return here.state;
+  },
+  get data() {
+    return here.data;
+  },
   /** Changes the query of the address: pages and filters can be sent to somebody. */
   set(change, { replace = true } = {}) {
     const query = { ...here.query, ...change };
@@ -89,7 +130,9 @@ const ctx = {
     history[replace ? "replaceState" : "pushState"](null, "", hash);
     route();
   },
-  go: (to) => { location.hash = to; },
+  go: (to) => {
+    location.hash = to;
+  },
   redraw: () => draw(),
   refresh: () => look(),
 };
@@ -98,7 +141,8 @@ async function look() {
   clearTimeout(timer);
   const now = here;
   if (!now.page.load) return draw();
-  let data, error = null;
+  let data,
+    error = null;
   try {
     data = await now.page.load(ctx);
   } catch (failed) {
@@ -127,28 +171,100 @@ function draw() {
   else if (page.load && !here.data) body = h("p", { class: "quiet loading" }, "Looking…");
   else body = page.view(ctx, here.data);
   if (page.isBare) return patch(document.getElementById("app"), h("div", { key: "bare" }, body));
-  patch(document.getElementById("app"), h("div", { key: "frame", class: isMenuOpen ? "frame is-open" : "frame" },
-    h("header", { class: settings.colour ? `top has-${settings.colour}` : "top" },
-      h("button", { class: "burger", "aria-label": "Menu", onclick: () => { isMenuOpen = !isMenuOpen; draw(); } }, "☰"),
-      h("a", { class: "brand", href: "#/" }, h("img", { src: "console/icon.svg", alt: "", width: 20, height: 20 }), "Headgate"),
-      h("button", { class: "search", onclick: openPalette }, "Search or jump to…", h("kbd", {}, "/")),
-      h("span", { class: "grow" }),
-      !may("admin") && h("span", { class: "chip", title: "This token can look, and change nothing." }, "read only"),
-      h("button", { class: settings.isLive ? "live is-on" : "live", title: "Live updates (space)", "aria-pressed": String(settings.isLive), onclick: toggleLive }, settings.isLive ? "Live" : "Paused"),
-      h("select", { "aria-label": "Times", value: settings.time, onchange: (e) => { remember({ time: e.target.value }); draw(); } },
-        ["local", "UTC", "relative"].map((t) => h("option", { value: t }, t))),
-      h("select", { "aria-label": "Colours", value: settings.theme, onchange: (e) => { remember({ theme: e.target.value }); draw(); } },
-        ["system", "light", "dark"].map((t) => h("option", { value: t }, t))),
-      session.me?.auth && h("button", { class: "button small", onclick: logout, title: session.me.name }, "Log out")),
-    h("nav", { "aria-label": "Pages" }, NAVIGATION.filter(([, , allowed]) => !allowed || allowed()).map(([to, text]) =>
-      h("a", { href: "#" + to, "aria-current": isCurrent(to) ? "page" : null }, text)),
-      h("p", { class: "quiet version" }, session.me && `version ${session.me.version}`)),
-    h("main", { class: `page-${page.name || "x"}` },
-      isAway && h("div", { class: "away", role: "alert" }, here.error.status === 0 ? "The server does not answer. What you see is how it was; this page tries again." : "The database is away. What you see is how it was; this page tries again."),
-      here.error && here.data && !isAway && failure(here.error), body)));
+  patch(
+    document.getElementById("app"),
+    h(
+      "div",
+      { key: "frame", class: isMenuOpen ? "frame is-open" : "frame" },
+      h(
+        "header",
+        { class: settings.colour ? `top has-${settings.colour}` : "top" },
+        h(
+          "button",
+          {
+            class: "burger",
+            "aria-label": "Menu",
+            onclick: () => {
+              isMenuOpen = !isMenuOpen;
+              draw();
+            },
+          },
+          "☰",
+        ),
+        h(
+          "a",
+          { class: "brand", href: "#/" },
+          h("img", { src: "console/icon.svg", alt: "", width: 20, height: 20 }),
+          "Headgate",
+        ),
+        h("button", { class: "search", onclick: openPalette }, "Search or jump to…", h("kbd", {}, "/")),
+        h("span", { class: "grow" }),
+        !may("admin") && h("span", { class: "chip", title: "This token can look, and change nothing." }, "read only"),
+        h(
+          "button",
+          {
+            class: settings.isLive ? "live is-on" : "live",
+            title: "Live updates (space)",
+            "aria-pressed": String(settings.isLive),
+            onclick: toggleLive,
+          },
+          settings.isLive ? "Live" : "Paused",
+        ),
+        h(
+          "select",
+          {
+            "aria-label": "Times",
+            value: settings.time,
+            onchange: (e) => {
+              remember({ time: e.target.value });
+              draw();
+            },
+          },
+          ["local", "UTC", "relative"].map((t) => h("option", { value: t }, t)),
+        ),
+        h(
+          "select",
+          {
+            "aria-label": "Colours",
+            value: settings.theme,
+            onchange: (e) => {
+              remember({ theme: e.target.value });
+              draw();
+            },
+          },
+          ["system", "light", "dark"].map((t) => h("option", { value: t }, t)),
+        ),
+        session.me?.auth &&
+          h("button", { class: "button small", onclick: logout, title: session.me.name }, "Log out"),
+      ),
+      h(
+        "nav",
+        { "aria-label": "Pages" },
+        NAVIGATION.filter(([, , allowed]) => !allowed || allowed()).map(([to, text]) =>
+          h("a", { href: "#" + to, "aria-current": isCurrent(to) ? "page" : null }, text),
+        ),
+        h("p", { class: "quiet version" }, session.me && `version ${session.me.version}`),
+      ),
+      h(
+        "main",
+        { class: `page-${page.name || "x"}` },
+        isAway &&
+          h(
+            "div",
+            { class: "away", role: "alert" },
+            here.error.status === 0
+              ? "The server does not answer. What you see is how it was; this page tries again."
+              : "The database is away. What you see is how it was; this page tries again.",
+          ),
+        here.error && here.data && !isAway && failure(here.error),
+        body,
+      ),
+    ),
+  );
 }
 
-const isCurrent = (to) => (to === "/" ? here.path === "/" || here.path === "" : here.path === to || here.path.startsWith(to + "/"));
+const isCurrent = (to) =>
+  to === "/" ? here.path === "/" || here.path === "" : here.path === to || here.path.startsWith(to + "/");
 
 function toggleLive() {
   remember({ isLive: !settings.isLive });
@@ -174,13 +290,24 @@ session.onlogout = () => {
 };
 
 addEventListener("hashchange", route);
-addEventListener("visibilitychange", () => { if (!document.hidden && here && settings.isLive && here.page.every !== 0) look(); });
+addEventListener("visibilitychange", () => {
+  if (!document.hidden && here && settings.isLive && here.page.every !== 0) look();
+});
 addEventListener("keydown", (event) => {
-  if (event.target.closest?.("input, textarea, select, dialog, [contenteditable]") || event.metaKey && event.key !== "k" || event.altKey) return;
-  if (event.key === "/" || (event.key === "k" && (event.metaKey || event.ctrlKey))) { event.preventDefault(); openPalette(); }
-  else if (event.ctrlKey) return;
-  else if (event.key === " " && event.target === document.body) { event.preventDefault(); toggleLive(); }
-  else if (event.key === "r") look();
+  if (
+    event.target.closest?.("input, textarea, select, dialog, [contenteditable]") ||
+    (event.metaKey && event.key !== "k") ||
+    event.altKey
+  )
+    return;
+  if (event.key === "/" || (event.key === "k" && (event.metaKey || event.ctrlKey))) {
+    event.preventDefault();
+    openPalette();
+  } else if (event.ctrlKey) return;
+  else if (event.key === " " && event.target === document.body) {
+    event.preventDefault();
+    toggleLive();
+  } else if (event.key === "r") look();
   else if (event.key === "g") here.state.isGoing = Date.now();
   else if (Date.now() - (here?.state.isGoing || 0) < 1500) {
     const to = { o: "/", s: "/streams", m: "/messages", d: "/dead", t: "/tenants" }[event.key];

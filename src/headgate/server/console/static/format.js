@@ -10,7 +10,12 @@ export const count = (n) => (n == null ? "–" : grouped.format(n));
 export function short(n) {
   if (n == null) return "–";
   if (Math.abs(n) < 10_000) return grouped.format(Math.round(n));
-  for (const [size, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
+  for (const [size, unit] of [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ])
     if (Math.abs(n) >= size) return (n / size).toFixed(n / size < 100 ? 1 : 0) + unit;
   return String(n);
 }
@@ -22,7 +27,12 @@ export function rate(n) {
 
 export function bytes(n) {
   if (n == null) return "–";
-  for (const [size, unit] of [[2 ** 40, "TB"], [2 ** 30, "GB"], [2 ** 20, "MB"], [2 ** 10, "kB"]])
+  for (const [size, unit] of [
+    [2 ** 40, "TB"],
+    [2 ** 30, "GB"],
+    [2 ** 20, "MB"],
+    [2 ** 10, "kB"],
+  ])
     if (n >= size) return (n / size).toFixed(n / size < 10 ? 1 : 0) + " " + unit;
   return n + " B";
 }
@@ -64,7 +74,9 @@ export function json(value, indent = 0) {
     ? value.map((v) => json(v, indent + 1))
     : Object.entries(value).map(([k, v]) => `${JSON.stringify(k)}: ${json(v, indent + 1)}`);
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
-  return parts.length ? `${open}\n${parts.map((p) => pad + p).join(",\n")}\n${"  ".repeat(indent)}${close}` : open + close;
+  return parts.length
+    ? `${open}\n${parts.map((p) => pad + p).join(",\n")}\n${"  ".repeat(indent)}${close}`
+    : open + close;
 }
 
 export const oneLine = (value, most = 160) => {
@@ -75,7 +87,9 @@ export const oneLine = (value, most = 160) => {
 /** An error without what differs from one message to the next: numbers, ids, what is in quotes. */
 export function normalised(error) {
   return (error || "no error was given")
-    .replace(/"[^"]*"|'[^']*'|`[^`]*`/g, (quoted) => (quoted.length > 32 && quoted.includes(" ") ? quoted.slice(1, -1) : "“…”")) // a sentence in quotes is the error itself
+    .replace(/"[^"]*"|'[^']*'|`[^`]*`/g, (quoted) =>
+      quoted.length > 32 && quoted.includes(" ") ? quoted.slice(1, -1) : "“…”",
+    ) // a sentence in quotes is the error itself
     .replace(/'[^']*'/g, "“…”")
     .replace(/\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b/gi, "‹id›")
     .replace(/\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b/gi, "‹id›")

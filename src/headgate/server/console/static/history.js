@@ -25,7 +25,10 @@ export async function charts(ctx, path, minutes) {
       from: Math.max(now - minutes * 60e3, Math.min(rows[0]?.at ?? now, now - 300e3)),
       to: now,
       hover: state.hover,
-      onhover: (at) => { state.hover = at; ctx.redraw(); },
+      onhover: (at) => {
+        state.hover = at;
+        ctx.redraw();
+      },
       lines: names.flatMap((name, i) => (i % 2 ? [] : [{ name, values: rows.map((r) => [r.at, r[names[i + 1]]]) }])),
     }),
   };

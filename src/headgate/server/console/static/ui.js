@@ -16,30 +16,100 @@ export const chip = (word, about) => h("span", { class: `chip is-${word}`, title
 /** columns: [{name, show(row), number?, key?}]; `sort` is the key that is sorted by, `onsort` changes it. */
 export function table(columns, rows, { empty = "Nothing here.", keyOf, sort, onsort, dense, rowClass } = {}) {
   if (!rows.length) return h("p", { class: "empty quiet" }, empty);
-  return h("div", { class: "scroll", key: "table" }, h("table", { class: dense ? "dense" : null },
-    h("thead", {}, h("tr", {}, columns.map((c) => h("th", { class: c.number ? "number" : null, "aria-sort": c.key && c.key === sort ? "descending" : null },
-      c.key && onsort ? h("button", { class: "sort", onclick: () => onsort(c.key) }, c.name, c.key === sort ? " ↓" : "") : c.name)))),
-    h("tbody", {}, rows.map((row, i) => h("tr", { key: keyOf ? keyOf(row) : i, class: rowClass ? rowClass(row) : null },
-      columns.map((c) => h("td", { class: c.number ? "number" : c.wide ? "wide" : null, "data-name": c.name }, c.show(row))))))));
+  return h(
+    "div",
+    { class: "scroll", key: "table" },
+    h(
+      "table",
+      { class: dense ? "dense" : null },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          columns.map((c) =>
+            h(
+              "th",
+              { class: c.number ? "number" : null, "aria-sort": c.key && c.key === sort ? "descending" : null },
+              c.key && onsort
+                ? h("button", { class: "sort", onclick: () => onsort(c.key) }, c.name, c.key === sort ? " ↓" : "")
+                : c.name,
+            ),
+          ),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row, i) =>
+          h(
+            "tr",
+            { key: keyOf ? keyOf(row) : i, class: rowClass ? rowClass(row) : null },
+            columns.map((c) =>
+              h("td", { class: c.number ? "number" : c.wide ? "wide" : null, "data-name": c.name }, c.show(row)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
-export const tiles = (...items) => h("dl", { class: "tiles" }, items.filter(Boolean).map(([name, value, about, bad]) =>
-  h("div", { class: bad ? "tile bad" : "tile", title: about || null }, h("dt", {}, name), h("dd", {}, value))));
+export const tiles = (...items) =>
+  h(
+    "dl",
+    { class: "tiles" },
+    items
+      .filter(Boolean)
+      .map(([name, value, about, bad]) =>
+        h("div", { class: bad ? "tile bad" : "tile", title: about || null }, h("dt", {}, name), h("dd", {}, value)),
+      ),
+  );
 
-export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter((p) => p && p[1] != null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+export const facts = (pairs) =>
+  h(
+    "dl",
+    { class: "facts" },
+    pairs
+      .filter((p) => p && p[1] != null)
+      .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 
-export const button = (text, onclick, kind) => h("button", { class: kind ? `button ${kind}` : "button", onclick, type: "button" }, text);
+export const button = (text, onclick, kind) =>
+  h("button", { class: kind ? `button ${kind}` : "button", onclick, type: "button" }, text);
 
 export const section = (title, ...children) => h("section", { class: "panel" }, h("h2", {}, title), ...children);
 
-export const tabs = (names, chosen, choose) => h("div", { class: "tabs", role: "tablist" }, names.map(([key, name]) =>
-  h("button", { role: "tab", "aria-selected": String(key === chosen), onclick: () => choose(key), type: "button" }, name)));
+export const tabs = (names, chosen, choose) =>
+  h(
+    "div",
+    { class: "tabs", role: "tablist" },
+    names.map(([key, name]) =>
+      h(
+        "button",
+        { role: "tab", "aria-selected": String(key === chosen), onclick: () => choose(key), type: "button" },
+        name,
+      ),
+    ),
+  );
 
-export const field = (label, input, about) => h("label", { class: "field" }, h("span", {}, label), input, about && h("small", { class: "quiet" }, about));
+export const field = (label, input, about) =>
+  h("label", { class: "field" }, h("span", {}, label), input, about && h("small", { class: "quiet" }, about));
+
+/** What makes a field show and change `state[name]`. */
+export const bound = (state, name, redraw) => ({
+  value: state[name],
+  oninput: (e) => {
+    state[name] = e.target.value;
+    redraw?.();
+  },
+});
 
 /** Data of a message: JSON that folds, or text. */
 export function payload(value) {
-  if (value === null || typeof value !== "object") return h("pre", { class: "data" }, typeof value === "string" ? value : f.json(value));
+  if (value === null || typeof value !== "object")
+    return h("pre", { class: "data" }, typeof value === "string" ? value : f.json(value));
   return h("div", { class: "data tree" }, tree(value, 0));
 }
 
@@ -49,12 +119,28 @@ function tree(value, depth) {
   const entries = Array.isArray(value) ? value.map((v) => [null, v]) : Object.entries(value);
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
   if (!entries.length) return h("span", {}, open + close);
-  return h("details", { onmake: (node) => (node.open = depth < 3) }, h("summary", {}, open, h("span", { class: "quiet" }, ` ${entries.length} `)),
-    h("ul", {}, entries.map(([k, v]) => h("li", {}, k != null && h("span", { class: "json-key" }, JSON.stringify(k), ": "), tree(v, depth + 1)))), close);
+  return h(
+    "details",
+    { onmake: (node) => (node.open = depth < 3) },
+    h("summary", {}, open, h("span", { class: "quiet" }, ` ${entries.length} `)),
+    h(
+      "ul",
+      {},
+      entries.map(([k, v]) =>
+        h("li", {}, k != null && h("span", { class: "json-key" }, JSON.stringify(k), ": "), tree(v, depth + 1)),
+      ),
+    ),
+    close,
+  );
 }
 
 export function failure(error) {
-  return h("div", { class: "failure", role: "alert" }, h("b", {}, error.message || String(error)), error.hint && h("p", {}, error.hint));
+  return h(
+    "div",
+    { class: "failure", role: "alert" },
+    h("b", {}, error.message || String(error)),
+    error.hint && h("p", {}, error.hint),
+  );
 }
 
 // What is beside the page: notes that go away, and questions.
@@ -77,7 +163,9 @@ export function fail(error) {
 export function ask({ title, body, action, danger, act, state = {}, ready = () => true }) {
   return new Promise((resolve) => {
     const dialog = document.createElement("dialog");
-    let isBusy = false, error = null, progress = "";
+    let isBusy = false,
+      error = null,
+      progress = "";
     const close = (done) => {
       dialog.close();
       dialog.remove();
@@ -89,7 +177,10 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
       error = null;
       draw();
       try {
-        const said = await act(state, (text) => { progress = text; draw(); });
+        const said = await act(state, (text) => {
+          progress = text;
+          draw();
+        });
         if (said) note(said);
         close(true);
       } catch (failed) {
@@ -98,11 +189,42 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
         draw();
       }
     };
-    const draw = () => patch(dialog, h("form", { method: "dialog", onsubmit: (e) => { e.preventDefault(); go(); } },
-      h("h2", {}, title), h("div", { class: "question" }, body(state, draw)), error && failure(error), progress && h("p", { class: "quiet" }, progress),
-      h("menu", {}, button(isBusy ? "Close" : "Cancel", () => close(false)),
-        h("button", { class: danger ? "button danger" : "button primary", disabled: isBusy || !ready(state), type: "submit" }, isBusy ? "Working…" : action))));
-    dialog.addEventListener("cancel", (e) => { e.preventDefault(); close(false); });
+    const draw = () =>
+      patch(
+        dialog,
+        h(
+          "form",
+          {
+            method: "dialog",
+            onsubmit: (e) => {
+              e.preventDefault();
+              go();
+            },
+          },
+          h("h2", {}, title),
+          h("div", { class: "question" }, body(state, draw)),
+          error && failure(error),
+          progress && h("p", { class: "quiet" }, progress),
+          h(
+            "menu",
+            {},
+            button(isBusy ? "Close" : "Cancel", () => close(false)),
+            h(
+              "button",
+              {
+                class: danger ? "button danger" : "button primary",
+                disabled: isBusy || !ready(state),
+                type: "submit",
+              },
+              isBusy ? "Working…" : action,
+            ),
+          ),
+        ),
+      );
+    dialog.addEventListener("cancel", (e) => {
+      e.preventDefault();
+      close(false);
+    });
     document.body.append(dialog);
     draw();
     dialog.showModal();
@@ -124,16 +246,40 @@ export async function copy(text) {
 }
 
 const quoted = (s) => `'${String(s).replaceAll("'", "'\\''")}'`;
-const literal = (s) => (s == null ? "null" : typeof s === "number" ? String(s) : `'${String(s).replaceAll("'", "''")}'`);
+const literal = (s) =>
+  s == null ? "null" : typeof s === "number" ? String(s) : `'${String(s).replaceAll("'", "''")}'`;
 
 /** One call in four languages: {method, path, body, cli: [words], sql: [function, args, {named}], python: text}. */
 export function copies({ method = "GET", path, body, cli, sql, python }) {
   const base = location.href.split("#")[0].replace(/\/$/, "");
-  const curl = ["curl", method !== "GET" && `-X ${method}`, '-H "Authorization: Bearer $HEADGATE_TOKEN"',
-    body !== undefined && `-H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))}`, quoted(`${base}/${path}`)].filter(Boolean).join(" ");
-  return h("details", { class: "copies" }, h("summary", {}, "Copy as…"), h("div", { class: "menu" },
-    button("curl", () => copy(curl)),
-    cli && button("CLI", () => copy("headgate " + cli.map((w) => (/^[\w.@:/-]+$/.test(w) ? w : quoted(w))).join(" "))),
-    sql && button("SQL", () => copy(typeof sql === "string" ? sql : `select * from headgate.${sql[0]}(${[...sql[1].map(literal), ...Object.entries(sql[2] || {}).map(([k, v]) => `${k} => ${v}`)].join(", ")});`)),
-    python && button("Python", () => copy(python))));
+  const curl = [
+    "curl",
+    method !== "GET" && `-X ${method}`,
+    '-H "Authorization: Bearer $HEADGATE_TOKEN"',
+    body !== undefined && `-H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))}`,
+    quoted(`${base}/${path}`),
+  ]
+    .filter(Boolean)
+    .join(" ");
+  return h(
+    "details",
+    { class: "copies" },
+    h("summary", {}, "Copy as…"),
+    h(
+      "div",
+      { class: "menu" },
+      button("curl", () => copy(curl)),
+      cli &&
+        button("CLI", () => copy("headgate " + cli.map((w) => (/^[\w.@:/-]+$/.test(w) ? w : quoted(w))).join(" "))),
+      sql &&
+        button("SQL", () =>
+          copy(
+            typeof sql === "string"
+              ? sql
+              : `select * from headgate.${sql[0]}(${[...sql[1].map(literal), ...Object.entries(sql[2] || {}).map(([k, v]) => `${k} => ${v}`)].join(", ")});`,
+          ),
+        ),
+      python && button("Python", () => copy(python)),
+    ),
+  );
 }

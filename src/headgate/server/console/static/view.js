@@ -6,7 +6,11 @@ const AS_PROPERTY = new Set(["value", "checked", "disabled", "selected", "open"]
 
 /** A node: h("button", {onclick}, "Pause"). Children may be nested lists; null and false are nothing. */
 export function h(tag, props, ...children) {
-  return { tag, props: props || {}, children: children.flat(Infinity).filter((c) => c != null && c !== false && c !== true) };
+  return {
+    tag,
+    props: props || {},
+    children: children.flat(Infinity).filter((c) => c != null && c !== false && c !== true),
+  };
 }
 
 /** Makes the children of an element be these. */

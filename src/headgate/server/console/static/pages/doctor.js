@@ -12,6 +12,14 @@ export default {
   view: (ctx, rows) => [
     h("div", { class: "title" }, h("h1", {}, "Doctor")),
     !rows.length && h("section", { class: "panel" }, h("p", { class: "empty" }, "Nothing is wrong.")),
-    rows.map((d, i) => h("section", { class: `panel finding is-${d.severity}`, key: i }, h("div", { class: "title" }, chip(d.severity), h("h2", {}, d.subject)), h("p", {}, d.finding), d.advice && h("p", { class: "quiet" }, d.advice))),
+    rows.map((d, i) =>
+      h(
+        "section",
+        { class: `panel finding is-${d.severity}`, key: i },
+        h("div", { class: "title" }, chip(d.severity), h("h2", {}, d.subject)),
+        h("p", {}, d.finding),
+        d.advice && h("p", { class: "quiet" }, d.advice),
+      ),
+    ),
   ],
 };

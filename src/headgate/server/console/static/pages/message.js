@@ -2,54 +2,119 @@
 
 import { h } from "../view.js";
 import { get, post, streamPath, consumerPath, isAdmin, may } from "../api.js";
-import { link, toStream, toConsumer, toMessage, chip, table, button, ask, facts, copies, payload, section } from "../ui.js";
-import { send } from "./stream.js";
+import {
+  link,
+  toStream,
+  toConsumer,
+  toMessage,
+  chip,
+  table,
+  button,
+  ask,
+  facts,
+  copies,
+  payload,
+  section,
+} from "../ui.js";
+import { send } from "./stream_actions.js";
 import * as f from "../format.js";
 
 const WORDS = {
-  sent: "sent", gone: "removed from the stream", delivered: "handed to a worker", failed: "failed", expired: "its time was up", dead: "became a dead letter", redriven: "redriven", replayed: "replayed", discarded: "discarded",
-  parked: "waits for another attempt", delayed: "is delayed", blocked: "waits for an earlier one of its key", released: "is due", waiting: "is not read yet", skipped: "is passed over by the filter", done: "is done",
+  sent: "sent",
+  gone: "removed from the stream",
+  delivered: "handed to a worker",
+  failed: "failed",
+  expired: "its time was up",
+  dead: "became a dead letter",
+  redriven: "redriven",
+  replayed: "replayed",
+  discarded: "discarded",
+  parked: "waits for another attempt",
+  delayed: "is delayed",
+  blocked: "waits for an earlier one of its key",
+  released: "is due",
+  waiting: "is not read yet",
+  skipped: "is passed over by the filter",
+  done: "is done",
 };
 
 /** Why a message is not being worked on, in a sentence. */
 async function why(stream, message, state, c) {
   if (["done", "skipped", "discarded"].includes(state.state)) return null;
-  if (state.state === "dead") return { text: "It failed too often, and is a dead letter.", to: `/dead?stream=${encodeURIComponent(stream)}&consumer=${encodeURIComponent(state.consumer)}` };
-  if (state.state === "delivered") return { text: `${state.worker || "A worker"} has it, until ${f.moment(state.not_visible_until)}.` };
+  if (state.state === "dead")
+    return {
+      text: "It failed too often, and is a dead letter.",
+      to: `/dead?stream=${encodeURIComponent(stream)}&consumer=${encodeURIComponent(state.consumer)}`,
+    };
+  if (state.state === "delivered")
+    return { text: `${state.worker || "A worker"} has it, until ${f.moment(state.not_visible_until)}.` };
   if (c.paused) return { text: "The consumer is paused." };
   if (state.state === "parked") {
     const due = state.not_visible_until && Date.parse(state.not_visible_until);
-    if (due && due > Date.now()) return { text: `${state.attempt ? `Attempt ${state.attempt} failed` : "It is delayed"}: the next one is due ${f.moment(state.not_visible_until)}.`, error: state.last_error };
+    if (due && due > Date.now())
+      return {
+        text: `${state.attempt ? `Attempt ${state.attempt} failed` : "It is delayed"}: the next one is due ${f.moment(state.not_visible_until)}.`,
+        error: state.last_error,
+      };
     if (!due) {
       const before = await blocker(stream, message, state.consumer);
-      return before ? { text: `It waits for message ${f.count(before)} of the same key.`, to: toMessage(stream, before) } : { text: "It waits for an earlier message of its key." };
+      return before
+        ? { text: `It waits for message ${f.count(before)} of the same key.`, to: toMessage(stream, before) }
+        : { text: "It waits for an earlier message of its key." };
     }
     return { text: "It is due, and waits for a worker to ask." };
   }
   const before = c.order === "key" && message.key != null && (await blocker(stream, message, state.consumer));
-  if (before) return { text: `It waits for message ${f.count(before)} of the same key.`, to: toMessage(stream, before) };
-  if (c.max_ack_pending != null && c.in_flight >= c.max_ack_pending) return { text: `The consumer has as many in flight as it may: ${f.count(c.max_ack_pending)}.` };
+  if (before)
+    return { text: `It waits for message ${f.count(before)} of the same key.`, to: toMessage(stream, before) };
+  if (c.max_ack_pending != null && c.in_flight >= c.max_ack_pending)
+    return { text: `The consumer has as many in flight as it may: ${f.count(c.max_ack_pending)}.` };
   if (!c.rate && !c.in_flight) return { text: "Nobody receives: there is no worker, or none asks." };
-  if (c.max_concurrency != null) return { text: `${f.count(c.unread)} wait in all, and each channel may have ${c.max_concurrency} in hand at once: see the tenants.`, to: toConsumer(stream, c.name) + "?tab=channels" };
+  if (c.max_concurrency != null)
+    return {
+      text: `${f.count(c.unread)} wait in all, and each channel may have ${c.max_concurrency} in hand at once: see the tenants.`,
+      to: toConsumer(stream, c.name) + "?tab=channels",
+    };
   return { text: `It is one of ${f.count(c.unread)} that wait, at ${f.rate(c.rate)}.` };
 }
 
 async function blocker(stream, message, consumer) {
-  const held = await get(consumerPath(stream, consumer, "messages"), { states: "parked,delivered", sort: "seq_asc", limit: 1000, before: message.seq });
+  const held = await get(consumerPath(stream, consumer, "messages"), {
+    states: "parked,delivered",
+    sort: "seq_asc",
+    limit: 1000,
+    before: message.seq,
+  });
   return held.find((m) => m.message.key === message.key)?.message.seq;
 }
 
 function replay(ctx, stream, seq, consumer) {
   return ask({
-    title: `Replay ${f.count(seq)} to ${consumer}?`, action: "Replay it", body: () => h("p", {}, `${consumer} is handed this message again; it does not move, and no other consumer sees it again.`),
-    act: async () => { const d = await post(consumerPath(stream, consumer, "replay"), { seqs: [seq] }); ctx.refresh(); return d.replayed ? "It comes again." : "It was passed over: it is in flight or parked, not read yet, or filtered out."; },
+    title: `Replay ${f.count(seq)} to ${consumer}?`,
+    action: "Replay it",
+    body: () =>
+      h("p", {}, `${consumer} is handed this message again; it does not move, and no other consumer sees it again.`),
+    act: async () => {
+      const d = await post(consumerPath(stream, consumer, "replay"), { seqs: [seq] });
+      ctx.refresh();
+      return d.replayed
+        ? "It comes again."
+        : "It was passed over: it is in flight or parked, not read yet, or filtered out.";
+    },
   });
 }
 
 function discard(ctx, stream, seq, consumer) {
   return ask({
-    title: `Discard ${f.count(seq)} for ${consumer}?`, action: "Discard it", danger: true, body: () => h("p", {}, `${consumer} is never handed it (again). Other consumers keep it.`),
-    act: async () => { const d = await post(consumerPath(stream, consumer, "discard"), { seqs: [seq] }); ctx.refresh(); return d.discarded ? "Discarded." : "There was nothing to discard."; },
+    title: `Discard ${f.count(seq)} for ${consumer}?`,
+    action: "Discard it",
+    danger: true,
+    body: () => h("p", {}, `${consumer} is never handed it (again). Other consumers keep it.`),
+    act: async () => {
+      const d = await post(consumerPath(stream, consumer, "discard"), { seqs: [seq] });
+      ctx.refresh();
+      return d.discarded ? "Discarded." : "There was nothing to discard.";
+    },
   });
 }
 
@@ -81,24 +146,131 @@ export default {
     const seq = Number(ctx.params.seq);
     const m = found?.message;
     return [
-      h("div", { class: "title" }, h("h1", {}, f.count(seq), " ", h("small", {}, "of ", link(toStream(stream), stream))), h("span", { class: "grow" }),
-        link(toMessage(stream, Math.max(1, seq - 1)), "← before"), link(toMessage(stream, seq + 1), "after →"),
-        copies({ path: streamPath(stream, "messages", String(seq)), cli: ["message", "show", stream, String(seq)], sql: `select * from headgate.message_life('${stream}', ${seq});`, python: `hg.stream("${stream}").message_life(${seq})` }),
-        m && may("produce") && button("Edit and send…", () => send(stream, { title: "Edit and send", data: typeof m.data === "string" ? m.data : f.json(m.data), key: m.key ?? "", headers: m.headers ? f.json(m.headers) : "" }))),
-      !m && h("p", { class: "quiet" }, "The message itself is not in the stream any more. This is what is still known of it."),
-      h("div", { class: "columns" },
-        m && section("Message", facts([["Key", m.key != null && h("code", {}, m.key)], ["Sent", f.moment(m.created_at)], ["Not before", m.deliver_at && f.moment(m.deliver_at)], ["Trace", traceOf(m.headers) && h("code", {}, traceOf(m.headers))]]),
-          payload(m.data), m.headers && [h("h3", {}, "Headers"), payload(m.headers)]),
-        section("Its life", h("ol", { class: "life" }, life.map((e, i) => h("li", { key: i, class: `event is-${e.event}` },
-          h("span", { class: "when" }, e.at ? f.moment(e.at) : "now"),
-          h("span", {}, h("b", {}, e.consumer ? link(toConsumer(stream, e.consumer), e.consumer) : "the message", " "), WORDS[e.event] || e.event, e.attempt ? `, attempt ${e.attempt}` : "", e.until && ` until ${f.moment(e.until)}`,
-            e.worker && h("small", { class: "quiet" }, " ", e.worker), e.error && h("pre", { class: "error" }, e.error))))))),
-      m && section("Where it stands, and why", table([
-        { name: "Consumer", show: (s) => link(toConsumer(stream, s.consumer), s.consumer) }, { name: "State", show: (s) => chip(s.state) }, { name: "Attempts", number: true, show: (s) => s.attempt || "–" },
-        { name: "Why is this waiting?", wide: true, show: (s) => { const r = reasons[s.consumer]; return r ? [r.to ? link(r.to, r.text) : r.text, (r.error || s.last_error) && h("pre", { class: "error" }, r.error || s.last_error)] : "It does not wait."; } },
-        { name: "", show: (s) => isAdmin() && h("span", { class: "actions" }, s.state === "parked" && button("Now", () => ask({ title: "Try again now?", action: "Try again", body: () => h("p", {}, "It is handed out at once instead of at its time."), act: async () => { await post(consumerPath(stream, s.consumer, "retry"), { seqs: [seq] }); ctx.refresh(); return "It is due now."; } }), "small"),
-          ["done", "discarded", "dead"].includes(s.state) && button("Replay", () => replay(ctx, stream, seq, s.consumer), "small"), ["available", "parked", "delivered"].includes(s.state) && button("Discard", () => discard(ctx, stream, seq, s.consumer), "small danger")) },
-      ], found.consumers, { keyOf: (s) => s.consumer, empty: "This stream has no consumers." })),
+      h(
+        "div",
+        { class: "title" },
+        h("h1", {}, f.count(seq), " ", h("small", {}, "of ", link(toStream(stream), stream))),
+        h("span", { class: "grow" }),
+        link(toMessage(stream, Math.max(1, seq - 1)), "← before"),
+        link(toMessage(stream, seq + 1), "after →"),
+        copies({
+          path: streamPath(stream, "messages", String(seq)),
+          cli: ["message", "show", stream, String(seq)],
+          sql: `select * from headgate.message_life('${stream}', ${seq});`,
+          python: `hg.stream("${stream}").message_life(${seq})`,
+        }),
+        m &&
+          may("produce") &&
+          button("Edit and send…", () =>
+            send(stream, {
+              title: "Edit and send",
+              data: typeof m.data === "string" ? m.data : f.json(m.data),
+              key: m.key ?? "",
+              headers: m.headers ? f.json(m.headers) : "",
+            }),
+          ),
+      ),
+      !m &&
+        h(
+          "p",
+          { class: "quiet" },
+          "The message itself is not in the stream any more. This is what is still known of it.",
+        ),
+      h(
+        "div",
+        { class: "columns" },
+        m &&
+          section(
+            "Message",
+            facts([
+              ["Key", m.key != null && h("code", {}, m.key)],
+              ["Sent", f.moment(m.created_at)],
+              ["Not before", m.deliver_at && f.moment(m.deliver_at)],
+              ["Trace", traceOf(m.headers) && h("code", {}, traceOf(m.headers))],
+            ]),
+            payload(m.data),
+            m.headers && [h("h3", {}, "Headers"), payload(m.headers)],
+          ),
+        section(
+          "Its life",
+          h(
+            "ol",
+            { class: "life" },
+            life.map((e, i) =>
+              h(
+                "li",
+                { key: i, class: `event is-${e.event}` },
+                h("span", { class: "when" }, e.at ? f.moment(e.at) : "now"),
+                h(
+                  "span",
+                  {},
+                  h("b", {}, e.consumer ? link(toConsumer(stream, e.consumer), e.consumer) : "the message", " "),
+                  WORDS[e.event] || e.event,
+                  e.attempt ? `, attempt ${e.attempt}` : "",
+                  e.until && ` until ${f.moment(e.until)}`,
+                  e.worker && h("small", { class: "quiet" }, " ", e.worker),
+                  e.error && h("pre", { class: "error" }, e.error),
+                ),
+              ),
+            ),
+          ),
+        ),
+      ),
+      m &&
+        section(
+          "Where it stands, and why",
+          table(
+            [
+              { name: "Consumer", show: (s) => link(toConsumer(stream, s.consumer), s.consumer) },
+              { name: "State", show: (s) => chip(s.state) },
+              { name: "Attempts", number: true, show: (s) => s.attempt || "–" },
+              {
+                name: "Why is this waiting?",
+                wide: true,
+                show: (s) => {
+                  const r = reasons[s.consumer];
+                  return r
+                    ? [
+                        r.to ? link(r.to, r.text) : r.text,
+                        (r.error || s.last_error) && h("pre", { class: "error" }, r.error || s.last_error),
+                      ]
+                    : "It does not wait.";
+                },
+              },
+              {
+                name: "",
+                show: (s) =>
+                  isAdmin() &&
+                  h(
+                    "span",
+                    { class: "actions" },
+                    s.state === "parked" &&
+                      button(
+                        "Now",
+                        () =>
+                          ask({
+                            title: "Try again now?",
+                            action: "Try again",
+                            body: () => h("p", {}, "It is handed out at once instead of at its time."),
+                            act: async () => {
+                              await post(consumerPath(stream, s.consumer, "retry"), { seqs: [seq] });
+                              ctx.refresh();
+                              return "It is due now.";
+                            },
+                          }),
+                        "small",
+                      ),
+                    ["done", "discarded", "dead"].includes(s.state) &&
+                      button("Replay", () => replay(ctx, stream, seq, s.consumer), "small"),
+                    ["available", "parked", "delivered"].includes(s.state) &&
+                      button("Discard", () => discard(ctx, stream, seq, s.consumer), "small danger"),
+                  ),
+              },
+            ],
+            found.consumers,
+            { keyOf: (s) => s.consumer, empty: "This stream has no consumers." },
+          ),
+        ),
     ];
   },
 };

@@ -20,7 +20,15 @@ async function search(ctx) {
     else ctx.state.floor = seq;
   }
   const common = { key_pattern: q.key, sort: isForward ? "seq_asc" : "seq_desc" };
-  if (!q.text) return (await get(path, { ...common, limit: PAGE, after: after ?? (q.from && !isForward ? ctx.state.floor - 1 : undefined), before })).slice(0, PAGE);
+  if (!q.text)
+    return (
+      await get(path, {
+        ...common,
+        limit: PAGE,
+        after: after ?? (q.from && !isForward ? ctx.state.floor - 1 : undefined),
+        before,
+      })
+    ).slice(0, PAGE);
   const found = [];
   const wanted = q.text.toLowerCase();
   let looked = 0;
@@ -55,10 +63,19 @@ async function tail(ctx) {
 
 const FORMS = {
   NDJSON: (rows) => rows.map((m) => f.json(m).replace(/\n\s*/g, " ")).join("\n"),
-  CSV: (rows) => ["seq,created_at,key,data", ...rows.map((m) => [m.seq, m.created_at, m.key ?? "", f.json(m.data).replace(/\n\s*/g, " ")].map(cell).join(","))].join("\n"),
+  CSV: (rows) =>
+    [
+      "seq,created_at,key,data",
+      ...rows.map((m) =>
+        [m.seq, m.created_at, m.key ?? "", f.json(m.data).replace(/\n\s*/g, " ")].map(cell).join(","),
+      ),
+    ].join("\n"),
 };
 // (what begins like a formula is none in a spreadsheet)
-const cell = (v) => `"${String(v).replace(/^[=+\-@]/, "'$&").replaceAll('"', '""')}"`;
+const cell = (v) =>
+  `"${String(v)
+    .replace(/^[=+\-@]/, "'$&")
+    .replaceAll('"', '""')}"`;
 
 function save(name, text) {
   const a = document.createElement("a");
@@ -83,21 +100,131 @@ export default {
     const isForward = q.sort === "oldest";
     const isTail = q.tail === "on";
     return [
-      h("div", { class: "title" }, h("h1", {}, "Messages"), h("span", { class: "grow" }), rows?.length > 0 && Object.keys(FORMS).map((form) => button(`Save ${form}`, () => save(`${q.stream}.${form.toLowerCase()}`, FORMS[form](rows)), "small"))),
-      h("section", { class: "panel filters" },
-        h("label", {}, "Stream", h("select", { value: q.stream || "", onchange: (e) => filter({ stream: e.target.value }) }, h("option", { value: "" }, "choose…"), names.map((n) => h("option", { value: n }, n)))),
-        h("label", {}, "Key", h("input", { type: "search", placeholder: "orders.*.large.>", value: q.key || "", onchange: (e) => filter({ key: e.target.value }) })),
-        h("label", {}, "Text in it", h("input", { type: "search", value: q.text || "", onchange: (e) => filter({ text: e.target.value }) })),
-        h("label", {}, "Since", h("input", { type: "datetime-local", step: 1, value: q.from ? local(q.from) : "", onchange: (e) => filter({ from: e.target.value ? new Date(e.target.value).toISOString() : "" }) })),
-        h("label", {}, "Go to seq", h("input", { type: "number", min: 1, onchange: (e) => e.target.value && ctx.go(`/streams/${encodeURIComponent(q.stream)}/messages/${e.target.value}`), disabled: !q.stream })),
-        h("label", {}, "Order", h("select", { value: q.sort || "newest", onchange: (e) => filter({ sort: e.target.value === "newest" ? "" : e.target.value }), disabled: isTail }, h("option", { value: "newest" }, "newest first"), h("option", { value: "oldest" }, "oldest first"))),
-        q.stream && button(isTail ? "Stop the tail" : "Live tail", () => filter({ tail: isTail ? "" : "on" }), isTail ? "primary" : "")),
-      !rows ? h("p", { class: "quiet empty" }, "Choose a stream.") : h("section", { class: "panel" },
-        isTail && h("p", { class: "quiet" }, rows.length ? `${f.count(rows.length)} since the tail was opened, newest first` : "Waiting for what comes…"),
-        !isTail && q.text && h("p", { class: "quiet" }, `${f.count(rows.length)} found in the ${f.count(ctx.state.looked)} messages that were looked at.`),
-        !isTail || rows.length ? messageTable(q.stream, rows) : null,
-        !isTail && h("div", { class: "pager" }, (q.after || q.before) && button("To the first page", () => filter({}), "small"),
-          rows.length >= PAGE && button("More", () => ctx.set(isForward ? { after: rows.at(-1).seq, before: "" } : { before: rows.at(-1).seq, after: "" }, { replace: false }), "small"), button("Copy the address", () => copy(location.href), "small"))),
+      h(
+        "div",
+        { class: "title" },
+        h("h1", {}, "Messages"),
+        h("span", { class: "grow" }),
+        rows?.length > 0 &&
+          Object.keys(FORMS).map((form) =>
+            button(`Save ${form}`, () => save(`${q.stream}.${form.toLowerCase()}`, FORMS[form](rows)), "small"),
+          ),
+      ),
+      h(
+        "section",
+        { class: "panel filters" },
+        h(
+          "label",
+          {},
+          "Stream",
+          h(
+            "select",
+            { value: q.stream || "", onchange: (e) => filter({ stream: e.target.value }) },
+            h("option", { value: "" }, "choose…"),
+            names.map((n) => h("option", { value: n }, n)),
+          ),
+        ),
+        h(
+          "label",
+          {},
+          "Key",
+          h("input", {
+            type: "search",
+            placeholder: "orders.*.large.>",
+            value: q.key || "",
+            onchange: (e) => filter({ key: e.target.value }),
+          }),
+        ),
+        h(
+          "label",
+          {},
+          "Text in it",
+          h("input", { type: "search", value: q.text || "", onchange: (e) => filter({ text: e.target.value }) }),
+        ),
+        h(
+          "label",
+          {},
+          "Since",
+          h("input", {
+            type: "datetime-local",
+            step: 1,
+            value: q.from ? local(q.from) : "",
+            onchange: (e) => filter({ from: e.target.value ? new Date(e.target.value).toISOString() : "" }),
+          }),
+        ),
+        h(
+          "label",
+          {},
+          "Go to seq",
+          h("input", {
+            type: "number",
+            min: 1,
+            onchange: (e) =>
+              e.target.value && ctx.go(`/streams/${encodeURIComponent(q.stream)}/messages/${e.target.value}`),
+            disabled: !q.stream,
+          }),
+        ),
+        h(
+          "label",
+          {},
+          "Order",
+          h(
+            "select",
+            {
+              value: q.sort || "newest",
+              onchange: (e) => filter({ sort: e.target.value === "newest" ? "" : e.target.value }),
+              disabled: isTail,
+            },
+            h("option", { value: "newest" }, "newest first"),
+            h("option", { value: "oldest" }, "oldest first"),
+          ),
+        ),
+        q.stream &&
+          button(
+            isTail ? "Stop the tail" : "Live tail",
+            () => filter({ tail: isTail ? "" : "on" }),
+            isTail ? "primary" : "",
+          ),
+      ),
+      !rows
+        ? h("p", { class: "quiet empty" }, "Choose a stream.")
+        : h(
+            "section",
+            { class: "panel" },
+            isTail &&
+              h(
+                "p",
+                { class: "quiet" },
+                rows.length
+                  ? `${f.count(rows.length)} since the tail was opened, newest first`
+                  : "Waiting for what comes…",
+              ),
+            !isTail &&
+              q.text &&
+              h(
+                "p",
+                { class: "quiet" },
+                `${f.count(rows.length)} found in the ${f.count(ctx.state.looked)} messages that were looked at.`,
+              ),
+            !isTail || rows.length ? messageTable(q.stream, rows) : null,
+            !isTail &&
+              h(
+                "div",
+                { class: "pager" },
+                (q.after || q.before) && button("To the first page", () => filter({}), "small"),
+                rows.length >= PAGE &&
+                  button(
+                    "More",
+                    () =>
+                      ctx.set(
+                        isForward ? { after: rows.at(-1).seq, before: "" } : { before: rows.at(-1).seq, after: "" },
+                        { replace: false },
+                      ),
+                    "small",
+                  ),
+                button("Copy the address", () => copy(location.href), "small"),
+              ),
+          ),
     ];
   },
 };

@@ -1,0 +1,1 @@
+"""The documentation: its examples run, its site is complete, its programs are typed."""

@@ -1,0 +1,1 @@
+"""What the person on call relies on: doctor, metrics, alerts, availability, deployment, benchmarks."""

@@ -1,0 +1,1 @@
+"""Pipelines as far as they need no Spark."""

@@ -1,0 +1,1 @@
+"""The Python client, sync, async and over HTTP."""

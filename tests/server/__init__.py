@@ -1,0 +1,1 @@
+"""The HTTP server: routes, tokens, limits, several processes, push and incoming webhooks."""

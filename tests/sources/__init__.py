@@ -1,0 +1,1 @@
+"""Changes of tables of a PostgreSQL, read into a stream."""

@@ -1,0 +1,1 @@
+"""What tests of several areas have in common. No test is here."""

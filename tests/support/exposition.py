@@ -1,0 +1,39 @@
+"""A real answer of /metrics, read by Prometheus's own parser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate.postgres.cluster import Cluster
+from support.databases import new_database
+from support.servers import data, eventually, replica
+
+C = "/api/streams/orders/consumers/billing"
+
+
+def families(text: str) -> dict[str, Metric]:
+    """The metrics of an answer by name; a counter has its whole name again."""
+    found = {}
+    for metric in text_string_to_metric_families(text):
+        name = metric.name + "_total" if metric.type == "counter" else metric.name
+        assert name not in found, f"{name} is there twice"
+        found[name] = metric
+    return found
+
+
+@contextmanager
+def busy_server(cluster: Cluster, directory: Path) -> Iterator[str]:
+    """What /metrics says of a server that has done a bit of everything."""
+    with new_database(cluster) as url, replica(url, directory) as server, server.client() as http:
+        data(http.post("/api/streams", json={"name": "orders"}))
+        data(http.post("/api/streams/orders/consumers", json={"name": "billing", "max_deliver": 1}))
+        data(http.post("/api/streams/orders/messages", json={"messages": [{"data": n} for n in range(5)]}))
+        first, second, third, *_ = eventually(C + "/receive", http, 5)
+        data(http.post(C + "/ack", json={"ack_ids": [first["ack_id"], second["ack_id"]]}))
+        data(http.post(C + "/nack", json={"ack_ids": [third["ack_id"]]}))
+        yield http.get("/metrics").text

@@ -1,0 +1,1 @@
+"""Workers: handlers, claims, leases, stopping, and what they do when the database hangs."""
