@@ -175,6 +175,7 @@ SOURCE_BACKFILLS = (
 )
 SEND_CHANGES = "select count(*) from unnest(headgate.send_batch(%s, %s::text[], %s::text[]))"
 HISTORY = "select * from headgate.history(%s, %s, %s::text::interval)"
+MAY_ACT = "select has_function_privilege('headgate.pause(text,text)', 'execute')"
 SEQ_AT = "select headgate.seq_at(%s, %s)"
 SEEK_PREVIEW = "select seq, again, passed_over, exact from headgate.seek_preview(%s, %s, %s)"
 PIPELINES = "select * from headgate.pipeline_status()"
