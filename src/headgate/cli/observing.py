@@ -33,7 +33,8 @@ def observe(call: Call, once: bool, sort: str, search: str) -> None:
     try:
         from ..observe.app import Observe  # here: no other command needs it
     except ImportError as missing:
-        raise headgate.Error(f"observe needs {missing.name}", hint="pip install 'headgate[observe]'") from missing
+        package = (missing.name or "textual").partition(".")[0]
+        raise headgate.Error(f"observe needs {package}", hint="pip install 'headgate[observe]'") from missing
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("observe needs a terminal; --once prints one look")
     Observe(call.hg, sort=sort, search=search).run()

@@ -26,9 +26,9 @@ from .overview import Overview
 from .screens import Live
 
 EVERY = 2.0  # seconds between looks
-LONGEST = 60.0
-SHARE = 100  # a look at the database is at least so many times as long after one as it took: a hundredth of a core
-SHARE_HTTP = 10  # all who look through a server share its looks
+LONGEST = 20.0
+SHARE = 50  # a look at the database is at least so many times as long after one as it took: a fiftieth of a core
+SHARE_HTTP = 4  # all who look through a server share its looks
 LATE = 3.0  # seconds without an answer, after which that is said
 PATIENCE = 2.0  # seconds for which a call over HTTP is repeated: what is wrong is to be said soon
 
@@ -93,19 +93,20 @@ class Observe(App[None]):
 
     async def _look(self, screen: Live[Any]) -> float:
         """Looks once; returns for how long not to. One that does not answer is left to itself when a key wants more."""
-        self._asked = monotonic()
+        began = self._asked = monotonic()
         looking = asyncio.ensure_future(beside(self._ask, screen))
-        woken = asyncio.ensure_future(self._wake.wait())
-        await asyncio.wait({looking, woken}, return_when=asyncio.FIRST_COMPLETED)
-        while not looking.done() and self.live is screen:
-            self._wake.clear()
+        is_wanted_again = False
+        while not looking.done():
             woken = asyncio.ensure_future(self._wake.wait())
             await asyncio.wait({looking, woken}, return_when=asyncio.FIRST_COMPLETED)
-        woken.cancel()
-        if not looking.done():
-            looking.cancel()
-            return 0.0
-        took, self._asked = monotonic() - self._asked, None
+            woken.cancel()
+            if self._wake.is_set():
+                self._wake.clear()
+                is_wanted_again = True
+                if self.live is not screen and not looking.done():
+                    looking.cancel()
+                    return 0.0
+        took, self._asked = monotonic() - began, None
         try:
             seen = looking.result()
         except (Error, OSError) as error:
@@ -116,6 +117,8 @@ class Observe(App[None]):
             self.say("it answers again")
         if screen in self.screen_stack:
             screen.show(seen)
+        if is_wanted_again:
+            return 0.0
         return min(LONGEST, max(EVERY, took * (SHARE if self.hg.http is None else SHARE_HTTP)))
 
     def _ask(self, screen: Live[Any]) -> Any:

@@ -25,7 +25,7 @@ KEYS = (
     )),
     ("Act (each asks first)", (
         ("p", "pause or resume the consumer or source"),
-        ("d", "redrive a consumer's dead letters, or the one chosen"),
+        ("d", "redrive dead letters: all, or the one chosen"),
         ("t", "try a parked message again now"),
     )),
     ("Else", (("l", "light or dark"), ("?", "this"), ("q", "end"))),

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static
 
 from ..readable import ago, size
 from ..sync import Headgate
-from ..types import PostgresSourceInfo
+from ..types import PeekedMessage, PostgresSourceInfo
 from . import actions
 from .actions import Action
 from .cells import COLOURS, cell, joined
@@ -153,10 +153,10 @@ class ConsumerScreen(Live[OfConsumer]):
         about = [(word, f"bold {COLOURS[word]}"), (f"  {line.trouble.about}" if line.trouble.about else "", "")]
         self.query_one("#facts", Static).update(Text("\n").join([joined(about), facts(
             ("lag", estimated(c.lag, c.exact)), ("oldest", seconds(line.age)), ("takes", f"{rate(c.rate)} a second"),
-            ("backlog", drain(seen)), ("in flight", count(c.in_flight)), ("parked", count(c.parked)),
+            ("in flight", count(c.in_flight)), ("parked", count(c.parked)),
             ("dead", count(c.dead)), ("ack wait", seconds(c.ack_wait)), ("attempts", c.max_deliver or "without end"),
             ("order", c.order if c.order != "none" else ""), ("filter", ", ".join(c.filter or ())),
-            ("pushes to", (c.push or {}).get("url", "")),
+            ("pushes to", (c.push or {}).get("url", "")), ("backlog", drain(seen)),
         )]))  # fmt: skip
         self._show_list(seen, now)
 
@@ -232,22 +232,28 @@ class ConsumerScreen(Live[OfConsumer]):
 
 
 def _messages(seen: OfConsumer, now: datetime) -> list[Row]:
-    """Those in hand, parked, dead, and the next ones."""
-    rows = []
-    for m in [*seen.held, *seen.next]:
-        word = {"delivered": "in flight", "available": "waits"}.get(m.state, m.reason or m.state)
-        colour = {"in flight": "green", "waits": "dim"}.get(word, "yellow")
-        due = "" if m.visible_at is None else ago(m.visible_at, now)
-        rows.append(Row(SEPARATOR.join((m.state, str(m.seq), "0")), (
-            Text(clean(word), colour), str(m.seq), m.key or "", str(m.attempt) if m.attempt else "", due,
-            m.worker or "", cell(m.last_error, "red") if m.last_error else payload(m.data),
-        )))  # fmt: skip
-    for d in seen.dead:
-        rows.append(Row(SEPARATOR.join(("dead", str(d.source_seq or d.seq), str(d.seq))), (
-            Text("dead", "red"), str(d.source_seq or d.seq), d.key or "", str(d.attempts), ago(d.failed_at, now), "",
-            cell(d.last_error or "", "red"),
-        )))  # fmt: skip
-    return rows
+    """Those in hand and parked, the dead ones, and those that come next."""
+    return [
+        *(_message_row(m, now) for m in seen.held),
+        *(
+            Row(SEPARATOR.join(("dead", str(d.source_seq or d.seq), str(d.seq))), (
+                Text("dead", "red"), str(d.source_seq or d.seq), d.key or "", str(d.attempts), ago(d.failed_at, now),
+                "", cell(d.last_error or "", "red"),
+            ))
+            for d in seen.dead
+        ),
+        *(_message_row(m, now) for m in seen.next),
+    ]  # fmt: skip
+
+
+def _message_row(m: PeekedMessage, now: datetime) -> Row:
+    word = {"delivered": "in flight", "available": "waits"}.get(m.state, m.reason or m.state)
+    colour = {"in flight": "green", "waits": "dim"}.get(word, "yellow")
+    due = "" if m.visible_at is None else ago(m.visible_at, now)
+    return Row(SEPARATOR.join((m.state, str(m.seq), "0")), (
+        Text(clean(word), colour), str(m.seq), m.key or "", str(m.attempt) if m.attempt else "", due, m.worker or "",
+        cell(m.last_error, "red") if m.last_error else payload(m.data),
+    ))  # fmt: skip
 
 
 def drain(seen: OfConsumer) -> str:

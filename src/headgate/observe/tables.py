@@ -66,6 +66,10 @@ class Grid(DataTable[Text]):
         """The key of the row under the cursor."""
         return self._keys[self.cursor_row] if 0 <= self.cursor_row < len(self._keys) else None
 
+    def keys(self) -> list[str]:
+        """The keys of its rows, from above."""
+        return list(self._keys)
+
     def _lay_out(self) -> None:
         """Columns as wide as the screen lets them be. What is read on the way down stays where it is."""
         room = self.size.width - 2  # the scroll bar, and a margin
