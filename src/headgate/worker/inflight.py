@@ -66,7 +66,7 @@ class Acks:
 class Delivery:
     """A delivery with messages that are not finished."""
 
-    __slots__ = ("start_by", "deadline", "done", "done_since", "id", "left", "lost", "total")
+    __slots__ = ("deadline", "done", "done_since", "id", "left", "lost", "start_by", "total")
 
     def __init__(self, id: str, deadline: float, start_by: float = FOREVER) -> None:
         self.id = id
