@@ -1,5 +1,5 @@
--- The settings of consumers: what is possible, how they are changed, and what clients need to know of
--- them.
+-- The settings of consumers: what is possible, how they are changed, and what clients need to know
+-- of them.
 
 -- check_ack_wait(ack_wait): HG010 unless messages can be a worker's for so long.
 create or replace function headgate.check_ack_wait(p_ack_wait interval) returns void

@@ -1,5 +1,5 @@
--- Keeping others off a consumer, or off what it is changed by. Nobody here queues for a lock that an
--- open transaction may hold: who does not get it within a second is told so (55P03).
+-- Keeping others off a consumer, or off what it is changed by. Nobody here queues for a lock that
+-- an open transaction may hold: who does not get it within a second is told so (55P03).
 
 -- hold_consumer(consumer, what): for moving or removing a consumer as a whole. Holds its cursors,
 -- what is in flight and parked, its workers, and keeps compaction off, until the end of the

@@ -1,5 +1,5 @@
--- Which messages a look at a part of the log has to show: the next ones, or the next in some states.
--- Nothing here locks or writes.
+-- Which messages a look at a part of the log has to show: the next ones, or the next in some
+-- states. Nothing here locks or writes.
 
 -- read_below(consumer) -> a seq below which everything lies that the consumer has come to. What a
 -- lane has read is visible in the tick where its span begins, or is a part of the span.

@@ -1,6 +1,6 @@
 -- What the doctor looks at of consumers: those that stopped or fall behind, messages that fail for
--- ever, URLs that refuse what is pushed. As in operate/doctor.sql nothing writes, scans a backlog, or
--- waits.
+-- ever, URLs that refuse what is pushed. As in operate/doctor.sql nothing writes, scans a backlog,
+-- or waits.
 
 -- examine_consumers(patience): consumers that stopped, are paused or fall behind while messages
 -- wait.

@@ -1,5 +1,5 @@
--- Tables that are emptied or rewritten: who may be in the way, and fixed snapshots, to which they then
--- look empty.
+-- Tables that are emptied or rewritten: who may be in the way, and fixed snapshots, to which they
+-- then look empty.
 
 -- no_fixed_snapshot(seq): raises a serialization failure in REPEATABLE READ and SERIALIZABLE.
 -- TRUNCATE shows an empty table to older snapshots, in which the copy that compaction made does not
