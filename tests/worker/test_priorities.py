@@ -119,13 +119,15 @@ class TestShares:
         asked = Counter[str]()
         worker = hg.worker({urgent: 8, bulk: 1}, lambda m: time.sleep(0.01), concurrency=2)
         send(bulk, 200)
-        for line in worker._lines:
+        for subscription in worker._subscriptions:
 
-            def counted(link: Any, wanted: int, line: Any = line, call: Any = line.receive) -> Any:
-                asked[line.consumer.name] += 1
+            def counted(
+                link: Any, wanted: int, subscription: Any = subscription, call: Any = subscription.receive
+            ) -> Any:
+                asked[subscription.consumer.name] += 1
                 return call(link, wanted)
 
-            line.receive = counted  # type: ignore[method-assign]
+            subscription.receive = counted  # type: ignore[method-assign]
         began = time.monotonic()
         with running(worker):
             wait_until(lambda: is_done(db, bulk))
@@ -195,7 +197,7 @@ class TestFirst:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Then whoever is asked first has the handler: that goes by turns too."""
-        monkeypatch.setattr("headgate.worker.turns.AHEAD", 0.001)  # so that 20 ms are long
+        monkeypatch.setattr("headgate.worker.turns.AHEAD_SECONDS", 0.001)  # so that 20 ms are long
         send(urgent, 200)
         send(bulk, 200)
         seen: list[str] = []

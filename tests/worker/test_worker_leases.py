@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 import headgate
-from headgate.worker.inflight import Delivery, NotBegun, Work
+from headgate.worker.inflight import Claimed, Delivery, NotStarted
 from headgate.worker.runners import TaskRunners, ThreadRunners
 from support.calls import Db, column, facts, value
 from support.waiting import wait_until
@@ -283,14 +283,14 @@ class TestLapses:
             called.append(message)
 
         call = task if kind is TaskRunners else called.append
-        runners = kind(call, 1, None, lambda work, error, seconds: finished.append(type(error)))
-        runners.may_begin = lambda: False
+        runners = kind(call, 1, None, lambda claimed, error, seconds: finished.append(type(error)))
+        runners.may_start = lambda: False
         runners.start()
-        runners.put([Work("a", Delivery("0.1", 0)), Work("b", Delivery("0.2", 0))])
-        await until(lambda: finished == [NotBegun, NotBegun])
-        runners.may_begin = lambda: True
-        runners.put([Work("c", Delivery("0.3", 0))])
-        await until(lambda: finished == [NotBegun, NotBegun, type(None)])
+        runners.put([Claimed("a", Delivery("0.1", 0)), Claimed("b", Delivery("0.2", 0))])
+        await until(lambda: finished == [NotStarted, NotStarted])
+        runners.may_start = lambda: True
+        runners.put([Claimed("c", Delivery("0.3", 0))])
+        await until(lambda: finished == [NotStarted, NotStarted, type(None)])
         assert called == ["c"]
         runners.close()
 
