@@ -106,34 +106,6 @@ export const bound = (state, name, redraw) => ({
   },
 });
 
-/** Data of a message: JSON that folds, or text. */
-export function payload(value) {
-  if (value === null || typeof value !== "object")
-    return h("pre", { class: "data" }, typeof value === "string" ? value : f.json(value));
-  return h("div", { class: "data tree" }, tree(value, 0));
-}
-
-function tree(value, depth) {
-  if (value === null || typeof value !== "object" || value.constructor?.name === "Big")
-    return h("span", { class: `json-${value === null ? "null" : typeof value}` }, f.json(value));
-  const entries = Array.isArray(value) ? value.map((v) => [null, v]) : Object.entries(value);
-  const [open, close] = Array.isArray(value) ? "[]" : "{}";
-  if (!entries.length) return h("span", {}, open + close);
-  return h(
-    "details",
-    { onmake: (node) => (node.open = depth < 3) },
-    h("summary", {}, open, h("span", { class: "quiet" }, ` ${entries.length} `)),
-    h(
-      "ul",
-      {},
-      entries.map(([k, v]) =>
-        h("li", {}, k != null && h("span", { class: "json-key" }, JSON.stringify(k), ": "), tree(v, depth + 1)),
-      ),
-    ),
-    close,
-  );
-}
-
 export function failure(error) {
   return h(
     "div",
