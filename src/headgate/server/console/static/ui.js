@@ -137,8 +137,11 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
     const dialog = document.createElement("dialog");
     let isBusy = false,
       error = null,
-      progress = "";
+      progress = "",
+      part = null,
+      isClosed = false;
     const close = (done) => {
+      isClosed = true;
       dialog.close();
       dialog.remove();
       resolve(done);
@@ -149,10 +152,12 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
       error = null;
       draw();
       try {
-        const said = await act(state, (text) => {
+        const tell = (text, done = null) => {
           progress = text;
+          part = done;
           draw();
-        });
+        };
+        const said = await act(state, tell, () => isClosed);
         if (said) note(said);
         close(true);
       } catch (failed) {
@@ -177,10 +182,11 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
           h("div", { class: "question" }, body(state, draw)),
           error && failure(error),
           progress && h("p", { class: "quiet" }, progress),
+          part != null && h("progress", { value: part, max: 1, "aria-label": "Done so far" }),
           h(
             "menu",
             {},
-            button(isBusy ? "Close" : "Cancel", () => close(false)),
+            button(isBusy ? "Stop" : "Cancel", () => close(false)),
             h(
               "button",
               {
@@ -218,8 +224,6 @@ export async function copy(text) {
 }
 
 const quoted = (s) => `'${String(s).replaceAll("'", "'\\''")}'`;
-const literal = (s) =>
-  s == null ? "null" : typeof s === "number" ? String(s) : `'${String(s).replaceAll("'", "''")}'`;
 
 /** One call in four languages: {method, path, body, cli: [words], sql: [function, args, {named}], python: text}. */
 export function copies({ method = "GET", path, body, cli, sql, python }) {
@@ -248,7 +252,7 @@ export function copies({ method = "GET", path, body, cli, sql, python }) {
           copy(
             typeof sql === "string"
               ? sql
-              : `select * from headgate.${sql[0]}(${[...sql[1].map(literal), ...Object.entries(sql[2] || {}).map(([k, v]) => `${k} => ${v}`)].join(", ")});`,
+              : `select * from headgate.${sql[0]}(${[...sql[1].map(f.literal), ...Object.entries(sql[2] || {}).map(([k, v]) => `${k} => ${v}`)].join(", ")});`,
           ),
         ),
       python && button("Python", () => copy(python)),

@@ -127,6 +127,6 @@ begin
               where n.key is not null group by 1, 2)
     select (select count(*) from newest), (select count(*) from newest n where n.passes),
            array(select k.key from keys k where k.passes order by k.seq desc limit 10),
-           array(select k.key from keys k where not k.passes order by k.seq desc limit 10) $q$, s.id)
-    into looked, passed, passing, others using pattern, least(max, 10000);
+           array(select k.key from keys k where not k.passes order by k.seq desc limit 10) $q$,
+    s.id) into looked, passed, passing, others using pattern, least(max, 10000);
 end $$;
