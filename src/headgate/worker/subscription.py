@@ -1,4 +1,4 @@
-"""One consumer of a worker: its calls to the database, what it has in hand, and what it counts.
+"""One consumer of a worker: its calls to the database, what it has in flight, and what it counts.
 
 The engine (`worker`) says when to call, and gives what was received to its runners.
 """
@@ -15,7 +15,7 @@ from ..aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
 from ..database import statements
 from ..errors import Error
 from ..service import spread
-from .inflight import FLUSH_AFTER, Acks, Delivery, Hand, Work
+from .inflight import FLUSH_AFTER, Acks, Claimed, Delivery, InFlight
 from .options import WorkerSettings, WorkerStats
 from .timings import Timings
 
@@ -23,17 +23,17 @@ log = logging.getLogger("headgate.worker")
 
 SHORTEST_POLL, LONGEST_POLL, POLL_GROWTH = 0.001, 0.1, 1.5
 SAFE = 1.0  # seconds before its deadline (a quarter of ack_wait, if that is less) in which an ack may go with a receive
-IN_TIME = 0.9  # of ack_wait: how long a message may be begun after it was received, or extended
+IN_TIME = 0.9  # of ack_wait: how long a message may be started after it was received, or extended
 READ_SETTINGS = 2.0  # seconds after which the consumer's settings are read again: others may have changed them
 
 Bind = Callable[[Any, AsyncMessage], Any]  # the message as the handler gets it, on its own consumer's connections
 
 
-class Line:
-    """A consumer that a worker serves."""
+class Subscription:
+    """A consumer that a worker receives from."""
 
-    def __init__(self, place: int, consumer: Any, weight: float, settings: WorkerSettings, bind: Bind) -> None:
-        self.place = place  # among the worker's consumers
+    def __init__(self, index: int, consumer: Any, weight: float, settings: WorkerSettings, bind: Bind) -> None:
+        self.index = index  # among the worker's consumers
         self.consumer = consumer
         self.weight = weight
         self.extra = {"stream": consumer.stream, "consumer": consumer.name}  # of log records
@@ -41,16 +41,16 @@ class Line:
         self._bind = bind
         self.link: AsyncConsumer | None = None  # on the engine's own connections; None while the database is away
         self._received = self._acked = self._nacked = self._released = self._lost = self._settled = 0
-        self.hand = Hand(settings, lambda: 0.0, self.extra, place)
+        self.in_flight = InFlight(settings, lambda: 0.0, self.extra, index)
         self.begin(lambda: 0.0)
 
     def begin(self, clock: Callable[[], float]) -> None:
         """Empty-handed."""
         self._clock = clock
-        self._lost += self.hand.lost + self.hand.unsettled()  # what its last run left behind
-        self._released += self.hand.released
-        self._settled += self.hand.settled
-        self.hand = Hand(self._settings, clock, self.extra, self.place)
+        self._lost += self.in_flight.lost + self.in_flight.unsettled()  # what its last run left behind
+        self._released += self.in_flight.released
+        self._settled += self.in_flight.settled
+        self.in_flight = InFlight(self._settings, clock, self.extra, self.index)
         self.timings = Timings(self._settings.timing)
         self.receive_at = clock()
         self._pause = SHORTEST_POLL
@@ -59,27 +59,27 @@ class Line:
 
     def end(self) -> int:
         """The run has ended; returns how many messages it could not settle."""
-        unsettled = self.hand.unsettled()
+        unsettled = self.in_flight.unsettled()
         self.begin(self._clock)
         return unsettled
 
-    def stats(self, running: Iterable[Work]) -> WorkerStats:
-        """What it has done, and what is in hand."""
-        now = sum(work.line == self.place for work in running)
+    def stats(self, running: Iterable[Claimed]) -> WorkerStats:
+        """What it has done, and what is in flight."""
+        now = sum(claimed.index == self.index for claimed in running)
         return WorkerStats(
             received=self._received,
             acked=self._acked,
             nacked=self._nacked,
-            released=self._released + self.hand.released,
-            lost=self._lost + self.hand.lost,
-            settled=self._settled + self.hand.settled,
+            released=self._released + self.in_flight.released,
+            lost=self._lost + self.in_flight.lost,
+            settled=self._settled + self.in_flight.settled,
             reconnects=0,
             running=now,
-            waiting=max(0, self.hand.claimed - now),
+            waiting=max(0, self.in_flight.count - now),
         )
 
     async def open(self, own: AsyncHeadgate) -> AsyncConsumer:
-        """The consumer on these connections, with its settings as they are now; `use` makes it the line's."""
+        """The consumer on these connections, with its settings as they are now; `use` makes it the subscription's."""
         link = await AsyncStream(own, self.consumer.stream).consumer(self.consumer.name)
         link.worker_name = self.consumer.worker_name
         link.is_traced = False  # the handler's spans say it all
@@ -90,8 +90,8 @@ class Line:
         self.link = link
         self.settings_at = self._clock() + READ_SETTINGS
         self.ack_wait = link.ack_wait.total_seconds()
-        self.hand.ordered = link.order == "key"
-        self.hand.has_backoff = link.backoff is not None
+        self.in_flight.ordered = link.order == "key"
+        self.in_flight.has_backoff = link.backoff is not None
 
     async def read_settings(self, link: AsyncConsumer) -> None:
         """Reads the consumer's settings again, and goes by them from now on."""
@@ -102,26 +102,26 @@ class Line:
         if self.link is link:
             self.use(link)
 
-    async def receive(self, link: AsyncConsumer, wanted: int) -> list[Work]:
+    async def receive(self, link: AsyncConsumer, wanted: int) -> list[Claimed]:
         """Receives up to so many, with the acks that are due; returns those that may run now."""
-        hand = self.hand
+        in_flight = self.in_flight
         await self._send_unfinished(link)
-        acks = hand.collect()
+        acks = in_flight.collect()
         if acks.ids and acks.deadline < self._clock() + min(SAFE, self.ack_wait / 4):
             await self._ack(link, acks)  # a receive does not say which of its acks were stale
             acks = Acks()
         deadline = self._clock() + self.ack_wait  # of the database's clock it is a little later
-        begin_by = self._begin_by()
-        hand.sending = acks.messages
+        start_by = self._start_by()
+        in_flight.sending = acks.messages
         try:
             # (the ack_wait that this worker knows: another one would pass before it extends)
-            idle = 0.0 if hand.claimed or acks.ids else self.idle_wait  # (how old acks are is judged by its answer)
+            idle = 0.0 if in_flight.count or acks.ids else self.idle_wait  # (how old acks are is judged by its answer)
             batch = await link.receive(wanted, acks=acks.ids, ack_wait=self.ack_wait, wait=idle)
         except BaseException:
-            hand.put_back(acks)
+            in_flight.put_back(acks)
             raise
         finally:
-            hand.sending = 0
+            in_flight.sending = 0
         if self._clock() < acks.deadline:
             self._acked += acks.messages
         else:  # the database has taken its time
@@ -129,26 +129,26 @@ class Line:
         got = len(batch)
         self._received += got
         self._pause = SHORTEST_POLL if got else min(self._pause * POLL_GROWTH, LONGEST_POLL)
-        self.is_eager = got == wanted and not hand.ordered
+        self.is_eager = got == wanted and not in_flight.ordered
         # in order, more can be had once the acks of these go along
-        wait = 0 if self.is_eager else FLUSH_AFTER if got and hand.ordered else self._pause
+        wait = 0 if self.is_eager else FLUSH_AFTER if got and in_flight.ordered else self._pause
         self.receive_at = self._clock() + wait
-        return hand.take((self._bind(self.consumer, message) for message in batch), deadline, begin_by)
+        return in_flight.take((self._bind(self.consumer, message) for message in batch), deadline, start_by)
 
     async def send(self, link: AsyncConsumer, *, everything: bool = False) -> None:
         """Sends what is due of acks, nacks and releases."""
         await self._send_unfinished(link)
-        await self._ack(link, self.hand.collect(everything=everything))
+        await self._ack(link, self.in_flight.collect(everything=everything))
 
     async def _ack(self, link: AsyncConsumer, acks: Acks) -> None:
-        self.hand.sending = acks.messages
+        self.in_flight.sending = acks.messages
         try:
             settled = (await link.ack(acks.ids)).settled
         except BaseException:
-            self.hand.put_back(acks)
+            self.in_flight.put_back(acks)
             raise
         finally:
-            self.hand.sending = 0
+            self.in_flight.sending = 0
         self._acked += settled
         self._lose(acks.messages - settled)
 
@@ -159,52 +159,52 @@ class Line:
             log.warning("%s acks came too late, or are not known to have come", messages, extra=extra)
 
     async def _send_unfinished(self, link: AsyncConsumer) -> None:
-        hand = self.hand
-        if hand.releases:
-            ids, hand.releases = hand.releases, []
-            hand.sending = len(ids)
+        in_flight = self.in_flight
+        if in_flight.releases:
+            ids, in_flight.releases = in_flight.releases, []
+            in_flight.sending = len(ids)
             try:
                 released = (await link.release(ids)).settled
             except BaseException:
-                hand.releases += ids
-                hand.send_by(0)
+                in_flight.releases += ids
+                in_flight.send_by(0)
                 raise
             finally:
-                hand.sending = 0
+                in_flight.sending = 0
             self._released += released
             self._lost += len(ids) - released
-        while hand.nacks:
-            nack, ids = hand.nacks.popitem()
+        while in_flight.nacks:
+            nack, ids = in_flight.nacks.popitem()
             delay, is_spread, error = nack
-            hand.sending = len(ids)
+            in_flight.sending = len(ids)
             try:
                 settled = await link.nack(ids, delay=spread(delay) if is_spread and delay else delay, error=error)
             except BaseException:
-                hand.nacks.setdefault(nack, []).extend(ids)
-                hand.send_by(0)
+                in_flight.nacks.setdefault(nack, []).extend(ids)
+                in_flight.send_by(0)
                 raise
             finally:
-                hand.sending = 0
+                in_flight.sending = 0
             self._nacked += settled.settled
             self._lost += len(ids) - settled.settled
 
     def due(self, now: float) -> list[Delivery]:
         """The deliveries whose deadline is to be moved."""
-        return [d for d in self.hand.deliveries.values() if d.deadline - self.ack_wait / 2 <= now and not d.lost]
+        return [d for d in self.in_flight.deliveries.values() if d.deadline - self.ack_wait / 2 <= now and not d.lost]
 
     async def extend(
-        self, link: AsyncConsumer, due: list[Delivery], now: float, running: Callable[[], list[Work]]
+        self, link: AsyncConsumer, due: list[Delivery], now: float, running: Callable[[], list[Claimed]]
     ) -> None:
         """Moves their deadlines."""
-        begin_by = self._begin_by()
+        start_by = self._start_by()
         if (await link.extend([d.id for d in due], self.ack_wait)).stale:
             for d in due:  # which ones? and is it gone, or has it been finished meanwhile?
                 if d.left and (await link.extend([d.id], self.ack_wait)).stale and d.left:
-                    self.hand.lose(d, running())
+                    self.in_flight.lose(d, running())
         for d in due:
-            d.deadline, d.begin_by = now + self.ack_wait, begin_by
+            d.deadline, d.start_by = now + self.ack_wait, start_by
 
-    def _begin_by(self) -> float:
+    def _start_by(self) -> float:
         return monotonic() + self.ack_wait * IN_TIME
 
     async def note_timings(self) -> None:
