@@ -31,7 +31,10 @@ def test_a_send_between_the_lock_and_the_rest_of_a_tick(database_url: str, db: C
             pid = ticker.info.backend_pid
             thread = threading.Thread(target=lambda: ticker.execute("select headgate.tick('s')"))
             thread.start()
-            waiting = "select count(*) from pg_locks where pid = %s and not granted and relation = 'headgate.cluster_identity'::regclass"
+            waiting = (
+                "select count(*) from pg_locks where pid = %s and not granted "
+                "and relation = 'headgate.cluster_identity'::regclass"
+            )
             wait_until(lambda: scalar(db, waiting, pid) == 1)
             send(sender, "third")
             if committed:
