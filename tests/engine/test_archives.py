@@ -103,9 +103,9 @@ class TestUntilArchived:
         call(db, "drop_archive", "s", "dead")
         maintain(db)
         assert not exists(db, first["id"])
-        with pytest.raises(psycopg.Error) as shown:
+        with pytest.raises(psycopg.Error) as told:
             call(db, "drop_archive", "s", "dead")
-        assert shown.value.sqlstate == "HG014"
+        assert told.value.sqlstate == "HG014"
 
     def test_what_a_late_transaction_commits_is_archived_before_its_segment_goes(
         self, db: Db, database_url: str
@@ -142,12 +142,12 @@ class TestLimits:
 
     def test_a_full_stream_takes_nothing_until_the_archive_goes_on(self, db: Db) -> None:
         create(db, retain="until_archived", max_storage=1_100_000)
-        with pytest.raises(psycopg.Error) as shown:
+        with pytest.raises(psycopg.Error) as told:
             for _ in range(100):
                 send_batch(db, "s", ["x" * 2000] * 20)
                 maintain(db)
-        assert shown.value.sqlstate == "HG013"
-        assert "archives" in (shown.value.diag.message_hint or "")
+        assert told.value.sqlstate == "HG013"
+        assert "archives" in (told.value.diag.message_hint or "")
         assert "remove segments" not in maintain(db)
         end_segment(db)
         copy(db)
@@ -175,9 +175,9 @@ class TestLimits:
         create(db)
         call(db, "alter_stream", "s", retain="until_archived")
         assert value(db, "select retain from headgate.streams") == "until_archived"
-        with pytest.raises(psycopg.Error, match="until_lost") as shown:
+        with pytest.raises(psycopg.Error, match="until_lost") as told:
             call(db, "alter_stream", "s", retain="until_lost")
-        assert "until_archived" in (shown.value.diag.message_hint or "")
+        assert "until_archived" in (told.value.diag.message_hint or "")
 
 
 def test_nothing_is_removed_that_a_concurrent_archive_lacks(db: Db, database_url: str) -> None:
@@ -292,9 +292,9 @@ def test_the_sdk(db: Db, hg: headgate.Headgate) -> None:
     [known] = stream.archives()
     assert (known.name, known.place, known.floor, known.lag) == ("lake", "lake/lake", mark["floor"], 0)
     stream.drop_archive("lake")
-    with pytest.raises(headgate.ArchiveNotFound) as shown:
+    with pytest.raises(headgate.errors.ArchiveNotFound) as told:
         stream.drop_archive("lake")
-    assert shown.value.hint
+    assert told.value.hint
 
 
 @pytest.mark.usefixtures("stream")

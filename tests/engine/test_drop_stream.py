@@ -86,7 +86,7 @@ def test_the_sdk_goes_on(db: Db, database_url: str) -> None:
             try:
                 what()
                 done += 1
-            except (headgate.StreamNotFound, headgate.ConsumerNotFound):
+            except (headgate.errors.StreamNotFound, headgate.errors.ConsumerNotFound):
                 missing += 1
         return done, missing
 
@@ -119,7 +119,7 @@ def test_a_users_transaction_is_told(db: Db, database_url: str) -> None:
         tx.execute("set transaction isolation level repeatable read")
         tx.execute("select 1")  # a snapshot in which the stream is there
         call(db, "drop_stream", "s")
-        with pytest.raises(headgate.StreamNotFound):
+        with pytest.raises(headgate.errors.StreamNotFound):
             stream.send("a", conn=tx)
         tx.rollback()
         call(db, "create_stream", "s")
@@ -127,7 +127,7 @@ def test_a_users_transaction_is_told(db: Db, database_url: str) -> None:
         tx.execute("select 1")
         call(db, "drop_stream", "s")
         call(db, "create_stream", "s")
-        with pytest.raises(headgate.Conflict, match="made again"):
+        with pytest.raises(headgate.errors.Conflict, match="made again"):
             stream.send("a", conn=tx)
 
 

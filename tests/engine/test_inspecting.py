@@ -196,9 +196,9 @@ class TestWhatItReads:
         call(db, "create_stream", S)
         call(db, "create_consumer", S, C)
         for wrong in ({"states": ["gone"]}, {"states": [None]}, {"max": -1}):
-            with pytest.raises(psycopg.Error) as shown:
+            with pytest.raises(psycopg.Error) as told:
                 peek(db, **wrong)  # type: ignore[arg-type]
-            assert shown.value.sqlstate == "HG010"
+            assert told.value.sqlstate == "HG010"
         assert peek(db, max=None) == []
 
 
@@ -278,7 +278,7 @@ class TestHowItEnded:
 
 
 class TestSettingsThatDiffer:
-    def shown(self, db: Db, function: str, *arguments: object, **named: object) -> tuple[str, str]:
+    def told(self, db: Db, function: str, *arguments: object, **named: object) -> tuple[str, str]:
         with pytest.raises(psycopg.Error) as error:
             call(db, function, *arguments, if_not_exists=True, **named)
         assert error.value.sqlstate == "HG015"
@@ -295,7 +295,7 @@ class TestSettingsThatDiffer:
             "max_storage": None,
         }
         assert call(db, "create_stream", S, if_not_exists=True, **same) == made
-        message, hint = self.shown(
+        message, hint = self.told(
             db, "create_stream", S, lanes=5, lane_by="key", max_storage=2_000_000, retain="forever"
         )
         assert message.endswith("lanes is 4, not 5; lane_by is hash, not key; max_storage is none, not 2000000")
@@ -327,7 +327,7 @@ class TestSettingsThatDiffer:
             "timeout": 3,
             "headers": {"X-Key": "hidden"},
         }
-        message, hint = self.shown(
+        message, hint = self.told(
             db, "create_consumer", S, C, filter=["a"], order="key", max_deliver=3, leased=True, push=other
         )
         assert message.endswith(

@@ -112,7 +112,7 @@ def test_a_newer_release_replaces_older_functions(older: Release, empty_database
     assert done.returncode == 0, done.stderr
     with psycopg.connect(url, autocommit=True) as db:
         assert "select 0" in source(db, "headgate.tick(text)")
-        with pytest.raises(headgate.SchemaOutdated):
+        with pytest.raises(headgate.errors.SchemaOutdated):
             headgate.connect(url)
         headgate.connect(url, migrate=True).close()
         assert "make_tick" in source(db, "headgate.tick(text)")
@@ -132,7 +132,7 @@ def test_a_script_refuses_to_go_backwards(
     assert "make_tick" in source(db, "headgate.tick(text)")
     with pytest.raises(psycopg.Error) as caught:
         db.execute(script.read_text().encode())
-    assert caught.value.sqlstate == headgate.SchemaTooNew.sqlstate
+    assert caught.value.sqlstate == headgate.errors.SchemaTooNew.sqlstate
     assert caught.value.diag.message_hint
 
 
@@ -245,15 +245,15 @@ def test_a_migration_holds_nobody_up(
     kind: str, database_url: str, hg: headgate.Headgate, altering: schema.Migration
 ) -> None:
     hg.stream("orders", create=True, lanes=4).consumer("c", create=True)
-    shown: list[str] = []
+    told: list[str] = []
     done: list[int] = []
     with Traffic(database_url) as traffic:
         holder = Holder(database_url, kind == "prepared")
         migration = threading.Thread(
-            target=lambda: done.append(headgate.Headgate(database_url).migrate(wait=60, explain_all=shown.append))
+            target=lambda: done.append(headgate.Headgate(database_url).migrate(wait=60, tell=told.append))
         )
         migration.start()
-        wait_until(lambda: shown)
+        wait_until(lambda: told)
         calls = traffic.calls
         wait_until(lambda: traffic.calls > calls + 200)  # they go on while it waits
         assert not done
@@ -265,12 +265,12 @@ def test_a_migration_holds_nobody_up(
     assert traffic.errors == []
     assert traffic.was_stopped is None
     if kind == "prepared":
-        assert 'prepared transaction "forgotten"' in shown[0]
+        assert 'prepared transaction "forgotten"' in told[0]
     else:
-        assert f"session {holder.db.info.backend_pid}" in shown[0] if not holder.db.closed else shown[0]
-        assert 'application "the one in the way", idle in transaction' in shown[0]
-        assert "user postgres" in shown[0]
-        assert "open since" in shown[0]
+        assert f"session {holder.db.info.backend_pid}" in told[0] if not holder.db.closed else told[0]
+        assert 'application "the one in the way", idle in transaction' in told[0]
+        assert "user postgres" in told[0]
+        assert "open since" in told[0]
 
 
 def test_a_migration_gives_up_after_a_while(
@@ -278,8 +278,8 @@ def test_a_migration_gives_up_after_a_while(
 ) -> None:
     hg.stream("orders", create=True, lanes=4).consumer("c", create=True)
     holder = Holder(database_url)
-    with pytest.raises(headgate.Conflict) as caught:
-        hg.migrate(wait=0.5, explain_all=lambda _: None)
+    with pytest.raises(headgate.errors.Conflict) as caught:
+        hg.migrate(wait=0.5, tell=lambda _: None)
     assert f"session {holder.db.info.backend_pid}" in caught.value.message
     assert "--wait" in str(caught.value.hint)
     with psycopg.connect(database_url, autocommit=True) as db, pytest.raises(psycopg.errors.LockNotAvailable) as late:
@@ -313,7 +313,7 @@ def test_functions_alone_wait_for_nobody_who_uses_tables(database_url: str, db: 
         holder.execute("select headgate.send('orders', 'held')")
         holder.execute("select * from headgate.receive('orders', 'c', 1)")
         holder.execute("select * from headgate.log_orders")
-        hg.migrate(wait=0, explain_all=pytest.fail)
+        hg.migrate(wait=0, tell=pytest.fail)
         holder.rollback()
 
 
@@ -343,13 +343,13 @@ def test_a_stream_that_is_created_meanwhile_gets_the_new_functions(
         "'begin', 'begin /* older */'); end $$"
     )
     db.execute("update headgate.functions_digest set version = 0, digest = 'older'")
-    shown: list[str] = []
-    migration = threading.Thread(target=lambda: hg.migrate(explain_all=shown.append))
+    told: list[str] = []
+    migration = threading.Thread(target=lambda: hg.migrate(tell=told.append))
     with psycopg.connect(database_url) as creator:
         creator.execute("select headgate.create_stream('late')")
         assert "older" in move_of(creator, "late")
         migration.start()
-        wait_until(lambda: shown)
+        wait_until(lambda: told)
     migration.join(120)
     assert "older" not in move_of(db, "late")
 
@@ -451,8 +451,8 @@ def test_a_role_that_sees_little_is_told_the_session(cluster: Cluster, empty_dat
                 with psycopg.connect(url, autocommit=True) as db:
                     db.execute("update headgate.functions_digest set version = 0, digest = 'older'")
                 holder.execute("select * from headgate.streams")
-                with pytest.raises(headgate.Conflict) as caught:
-                    hg.migrate(wait=0, explain_all=lambda _: None)
+                with pytest.raises(headgate.errors.Conflict) as caught:
+                    hg.migrate(wait=0, tell=lambda _: None)
                 assert f"session {holder.info.backend_pid} (user postgres" in caught.value.message
                 assert "state not shown" in caught.value.message
                 holder.rollback()

@@ -130,7 +130,7 @@ class TestBatch:
         tasks = reader.partitions()
         assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 100
         archive_and_drop(hg, spark, half)
-        with pytest.raises(headgate.MessagesRemoved):
+        with pytest.raises(headgate.errors.MessagesRemoved):
             list(reader.read(tasks[-1]))
         assert numbers(history(spark, hg)) == list(range(1, 101))
 
@@ -176,7 +176,7 @@ class TestBatch:
             assert error.value.hint
             return error.value
 
-        assert isinstance(told(start="tick:7"), headgate.InvalidPosition)
+        assert isinstance(told(start="tick:7"), headgate.errors.InvalidPosition)
         assert "no archive" in told(archive="other").message
         archive(hg, spark, half, "second")
         assert "several archives" in told().message

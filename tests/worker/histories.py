@@ -219,7 +219,7 @@ class World:
         for _ in range(20):
             try:
                 call()
-            except headgate.ConnectionFailed:
+            except headgate.errors.ConnectionFailed:
                 continue
             return
         raise AssertionError("the database is there, and no call gets to it")
@@ -277,7 +277,7 @@ class World:
     def _is_done(self, consumer: headgate.Consumer) -> bool:
         try:
             return consumer.info().lag == 0
-        except headgate.ConnectionFailed:  # the pool has a connection that was cut
+        except headgate.errors.ConnectionFailed:  # the pool has a connection that was cut
             return False
 
     def _look(self) -> None:

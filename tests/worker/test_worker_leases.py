@@ -66,7 +66,7 @@ class TestOwnLoop:
         consumer = orders.consumer("c", create=True, leased=True, lease_time=5)
         assert (consumer.leased, consumer.lease_time.total_seconds()) == (True, 5)
         send(orders)
-        with pytest.raises(headgate.NotJoined, match="join"):
+        with pytest.raises(headgate.errors.NotJoined, match="join"):
             consumer.receive()
         assert consumer.join() == list(range(LANES))
         assert consumer.join(worker="other") == []
@@ -83,15 +83,15 @@ class TestOwnLoop:
     def test_not_leased(self, orders: headgate.Stream) -> None:
         consumer = orders.consumer("c", create=True)
         assert not consumer.leased
-        with pytest.raises(headgate.InvalidArgument, match="not leased"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="not leased"):
             consumer.join()
         for options in ({"leased": True}, {"on_lanes_lost": print}):
-            with pytest.raises(headgate.InvalidArgument, match="not leased"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="not leased"):
                 consumer.worker(lambda m: None, **options).run()  # type: ignore[call-overload]
         leased = orders.consumer("l", create=True, leased=True)
-        with pytest.raises(headgate.InvalidArgument, match="is leased"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="is leased"):
             leased.worker(lambda m: None, leased=False).run()
-        with pytest.raises(headgate.InvalidArgument):
+        with pytest.raises(headgate.errors.InvalidArgument):
             leased.worker(lambda m: None, leased=False, on_lanes_lost=print)
 
 

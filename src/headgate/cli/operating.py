@@ -96,7 +96,12 @@ UP = (
 )  # fmt: skip
 
 # Databases that connect() refuses; to the doctor that is a finding.
-UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew, headgate.ServerTooOld)
+UNFIT = (
+    headgate.errors.SchemaMissing,
+    headgate.errors.SchemaOutdated,
+    headgate.errors.SchemaTooNew,
+    headgate.errors.ServerTooOld,
+)
 
 
 @command(app, "up")
@@ -175,11 +180,13 @@ def doctor(call: Call, patience: timedelta) -> int:
     try:
         findings = call.hg.doctor(patience)
     except UNFIT as error:
-        findings = [headgate.Finding("problem", "version", error.message, error.hint or "")]
-        if isinstance(error, headgate.SchemaOutdated) and not call.is_server:
+        findings = [headgate.types.Finding("problem", "version", error.message, error.hint or "")]
+        if isinstance(error, headgate.errors.SchemaOutdated) and not call.is_server:
             advice = "Commit or roll back there, or end it: select pg_terminate_backend(pid), or rollback prepared."
             for who in headgate.Headgate(call.url).in_the_way():
-                findings.append(headgate.Finding("warning", "migrate", f"An upgrade would wait for {who}.", advice))
+                findings.append(
+                    headgate.types.Finding("warning", "migrate", f"An upgrade would wait for {who}.", advice)
+                )
     if call.json:
         say(findings)
     else:

@@ -82,7 +82,7 @@ class Operator(Session):
         )
 
     def thin(self, consumer: str) -> None:
-        """As maintenance does, but of ticks that are much younger: see thin_ticks() in ticks/ticks.sql."""
+        """As maintenance does, but of ticks that are much younger: see thin_ticks() in ticks/thin_ticks.sql."""
         if self.transaction is None:
             age = self.random.choice((0.05, 0.5))
             self.call("thin", THIN, {"stream": STREAM, "age": age}, len, age=age)
