@@ -1,4 +1,4 @@
-"""`format("headgate_lake")`: a streaming query to a Delta table, exactly once. Made for pipelines; see lake/table.py."""
+"""`format("headgate_lake")`: a streaming query to a Delta table, exactly once; for pipelines. See lake/table.py."""
 
 from __future__ import annotations
 
