@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from ..lake.files import File, read_files, write_files
-from ..lake.table import Lake, Writer, in_two_places
+from ..lake.table import LakeTable, Writer, already_running
 
 BUCKET = "bucket"
 LARGE = 64 * 1024 * 1024  # bytes of a file that is written anew only for its own rows
@@ -28,7 +28,7 @@ FORMAT = "headgate_latest"
 
 
 @dataclass
-class Merged(WriterCommitMessage):
+class MergeResult(WriterCommitMessage):
     """What one task has done."""
 
     files: list[File] = field(default_factory=list)
@@ -37,14 +37,14 @@ class Merged(WriterCommitMessage):
     keys: int = 0
 
 
-class Merging(DataSourceArrowWriter):
+class MergeWriter(DataSourceArrowWriter):
     """Tasks merge, the driver commits."""
 
-    def __init__(self, lake: Lake, there: Mapping[int, Sequence[File]], writer: Writer) -> None:
+    def __init__(self, lake: LakeTable, there: Mapping[int, Sequence[File]], writer: Writer) -> None:
         self._lake, self._there, self._writer = lake, there, writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        done = Merged()
+        done = MergeResult()
         for bucket, batches in itertools.groupby(_of_one_bucket(iterator), lambda part: part[0]):
             changes = pa.Table.from_batches([batch for _, batch in batches]).combine_chunks()
             done.rows += pc.sum(changes["rows"]).as_py()
@@ -53,24 +53,24 @@ class Merging(DataSourceArrowWriter):
         return done
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        merged = [m for m in messages if isinstance(m, Merged)]
+        merged = [m for m in messages if isinstance(m, MergeResult)]
         files, removed = [f for m in merged for f in m.files], [f for m in merged for f in m.removed]
         state = {
             **(self._writer.state or {}), "rows": sum(m.rows for m in merged), "keys": sum(m.keys for m in merged),
         }  # fmt: skip
         if not self._lake.add(files, self._writer.name, self._writer.batch, state, removed):
-            raise in_two_places(self._writer.name)
+            raise already_running(self._writer.name)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Undoes nothing: files in no commit are vacuumed."""
 
-    def _merge(self, changes: pa.Table, files: Sequence[File], done: Merged) -> None:
+    def _merge(self, changes: pa.Table, files: Sequence[File], done: MergeResult) -> None:
         lake = self._lake
-        merge = _Merge(changes)
+        merge = _BucketMerge(changes)
         for file in files:
             if file.size < LARGE:
                 continue
-            rows = read_files(lake.place, lake.schema, [file], ("key", "seq"))
+            rows = read_files(lake.location, lake.schema, [file], ("key", "seq"))
             if any(merge.concerns(batch) for batch in rows):
                 done.removed.append(file)
                 done.files += self._written(merge.left(self._rows([file])))
@@ -79,13 +79,13 @@ class Merging(DataSourceArrowWriter):
         done.files += self._written(itertools.chain(merge.left(self._rows(small)), merge.new()))
 
     def _rows(self, files: Sequence[File]) -> Iterator[pa.RecordBatch]:
-        return read_files(self._lake.place, self._lake.schema, files, self._lake.schema.names)
+        return read_files(self._lake.location, self._lake.schema, files, self._lake.schema.names)
 
     def _written(self, rows: Iterator[pa.RecordBatch]) -> list[File]:
-        return list(write_files(self._lake.place, self._lake.schema, self._lake.partition_by, rows))
+        return list(write_files(self._lake.location, self._lake.schema, self._lake.partition_by, rows))
 
 
-class _Merge:
+class _BucketMerge:
     """The changes of a bucket, and which of them are older than what the table has."""
 
     def __init__(self, changes: pa.Table) -> None:
@@ -122,7 +122,7 @@ def _of_one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.
             yield bucket, batch.filter(pc.equal(column, bucket))
 
 
-def merge_format(lake: Lake, there: Mapping[int, Sequence[File]], writer: Writer) -> type[DataSource]:
+def merge_format(lake: LakeTable, there: Mapping[int, Sequence[File]], writer: Writer) -> type[DataSource]:
     """A format that merges what is written into this table, as one batch of a writer."""
 
     class Format(DataSource):
@@ -131,7 +131,7 @@ def merge_format(lake: Lake, there: Mapping[int, Sequence[File]], writer: Writer
             return FORMAT
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-            return Merging(lake, there, writer)
+            return MergeWriter(lake, there, writer)
 
     return Format
 

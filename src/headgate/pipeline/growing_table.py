@@ -18,21 +18,21 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from ..errors import InvalidArgument
 from ..lake.files import File, binned, read_files, with_date, write_files
-from ..lake.table import Lake, Writer, files_of, schema_of
+from ..lake.table import LakeTable, Writer, files_of, schema_of
 from .columns import Found, Shape, column_name
 from .run import Job
 from .spans import Span, read_in_tasks
+from .spark_ui import describe
 from .spec import Archive
 from .tasks import in_tasks
-from .watching import describe
 
 TASK_BYTES = 64 * 1024 * 1024  # of files that one task makes anew
 
 
-class Growing:
+class GrowingTable:
     """Copies batches into a table, which gets the columns that they need."""
 
-    def __init__(self, pipeline: Archive, job: Job, lake: Lake) -> None:
+    def __init__(self, pipeline: Archive, job: Job, lake: LakeTable) -> None:
         self._job, self._lake, self._name = job, lake, pipeline.name
         self._shape = Shape(declared(pipeline.schema, job.spark) if pipeline.schema else {}, infer=pipeline.infer)
 
@@ -41,7 +41,7 @@ class Growing:
         self._shape = self._shape.known(schema_of(self._lake.open()))
         self._extend(writer)
 
-    def copied(self, span: Span, writer: Writer) -> list[File]:
+    def write_span(self, span: Span, writer: Writer) -> list[File]:
         """Has tasks write the messages of a span into files, which are not part of the table yet."""
         while True:
             files, news = self._copy(span)
@@ -55,11 +55,11 @@ class Growing:
                 self._extend(writer)
 
     def _copy(self, span: Span) -> tuple[list[File], list[Found]]:
-        place, partition_by, shape, schema = self._lake.place, self._lake.partition_by, self._shape, self._schema
+        location, partition_by, shape, schema = self._lake.location, self._lake.partition_by, self._shape, self._schema
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
             news: Found = {}
-            yield from write_files(place, schema, partition_by, shape.filled(with_date(batches), news))
+            yield from write_files(location, schema, partition_by, shape.filled(with_date(batches), news))
             if news:
                 yield {"news": news}
 
@@ -77,7 +77,7 @@ class Growing:
         if different:
             shown = ", ".join(f"{f.name} {there.field(f.name).type}" for f in different)
             raise InvalidArgument(
-                f"the table at {self._lake.place.uri} has other columns: {shown}",
+                f"the table at {self._lake.location.uri} has other columns: {shown}",
                 hint="the type of a declared column cannot be changed: give the one it has, or write to another place",
             )
         missing = [f for f in self._shape.fields if f.name not in there.names]
@@ -87,7 +87,12 @@ class Growing:
     def _rewrite(self, writer: Writer) -> None:
         """Makes all typed columns anew, of the data of each row."""
         table = self._lake.open()
-        there, place, partition_by, shape = schema_of(table), self._lake.place, self._lake.partition_by, self._shape
+        there, location, partition_by, shape = (
+            schema_of(table),
+            self._lake.location,
+            self._lake.partition_by,
+            self._shape,
+        )
         base = self._lake.schema
         describe(self._job.spark, self._name, "all files anew, with wider columns")
         others = [f for f in there if f.name not in base.names and f.name not in {s.name for s in shape.fields}]
@@ -96,8 +101,8 @@ class Growing:
         bins = binned(files_of(table), TASK_BYTES)
 
         def work(number: int) -> Iterator[File]:
-            rows = read_files(place, read, bins[number], read.names)
-            return write_files(place, schema, partition_by, shape.filled(rows, {}))
+            rows = read_files(location, read, bins[number], read.names)
+            return write_files(location, schema, partition_by, shape.filled(rows, {}))
 
         made = [msgspec.convert(item, File) for item in in_tasks(self._job.spark, len(bins), work)]
         self._lake.rewrite(made, schema, table.version(), writer)

@@ -7,7 +7,7 @@ import datetime
 from ..errors import InvalidPosition
 
 
-def moment(given: str | None, what: str) -> datetime.datetime | None:
+def parse_time(given: str | None, what: str) -> datetime.datetime | None:
     """A time; without a zone it is UTC."""
     if given is None:
         return None
