@@ -1,6 +1,6 @@
 """Takes the pictures of the console and of observe in docs/pictures: of `headgate demo`, after some minutes of it.
 
-It needs Chromium and what `make test` installs. `python tools/diagrams.py --seconds 240`
+It needs Chromium and what `make test` installs. `python tools/pictures.py --seconds 240`
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def demo() -> Iterator[tuple[str, str]]:
             process.terminate()
 
 
-def save(name: str, diagram: bytes) -> None:
+def save(name: str, picture: bytes) -> None:
     """Writes it as WebP, which is small enough without losing anything that is seen."""
     path = HERE / f"{name}.webp"
-    Image.open(io.BytesIO(diagram)).save(path, "WEBP", quality=88, method=6)
+    Image.open(io.BytesIO(picture)).save(path, "WEBP", quality=88, method=6)
     size = path.stat().st_size
     print(f"{path.name}: {size:,} bytes", flush=True)
     if size > LARGEST:
