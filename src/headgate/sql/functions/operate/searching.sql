@@ -98,7 +98,7 @@ begin
     budget := budget - r.looked - 1;
     return query execute format($q$
       select m.seq, m.created_at, x.state, x.attempt, x.visible_at, x.worker, x.reason, x.last_error
-        from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
+        from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
        cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
        where m.seq = any($2) and m.key = $3 and x.state in ('parked', 'delivered', 'available')
        order by m.seq limit $4 $q$, s.id) using c, r.seqs, key, left_over;
