@@ -227,5 +227,6 @@ export default {
 
 function local(text) {
   const d = new Date(text);
+  if (isNaN(d)) return ""; // whoever wrote the address
   return new Date(d - d.getTimezoneOffset() * 60e3).toISOString().slice(0, 19);
 }
