@@ -240,9 +240,7 @@ class TestSlowAndAway:
         assert tab.page.locator(".failure").count() == 0
         tab.complaints.clear()
 
-    def test_the_database_goes_and_comes_back(
-        self, browser: Browser, new_cluster: NewCluster, tmp_path: Path
-    ) -> None:
+    def test_the_database_goes_and_comes_back(self, browser: Browser, new_cluster: NewCluster, tmp_path: Path) -> None:
         cluster = new_cluster()
         with psycopg.connect(cluster.url()) as connection:
             connection.execute(schema.install_sql())
@@ -284,7 +282,10 @@ def test_a_monitor_changes_nothing(browser: Browser, server: Replica, db: psycop
         )
         assert set(asked) == {403}
         tab.forgive("403")
-    assert value(db, "select count(*) from headgate.audit_log() where action not like '%%tokens%%' and status < 300") <= before
+    assert (
+        value(db, "select count(*) from headgate.audit_log() where action not like '%%tokens%%' and status < 300")
+        <= before
+    )
 
 
 def test_base64_is_decoded_where_one_looks(tab: Tab, shop: headgate.Headgate) -> None:

@@ -52,7 +52,7 @@ function firstRun(ctx) {
       await post("api/streams/hello/consumers", { name: "me", if_not_exists: true });
       await post("api/streams/hello/messages", { messages: [{ key: "hello.world", data: { text: "It works." } }] });
       note("Sent. There it is.");
-      ctx.go("/streams/hello");
+      ctx.go("/streams/hello?tab=messages");
     } catch (error) {
       fail(error);
     }
