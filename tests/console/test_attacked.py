@@ -1,4 +1,4 @@
-"""The console under attack, in a real browser: hostile pages, hostile messages, sessions that end, a database that goes."""
+"""The console under attack, in a real browser: hostile pages and messages, sessions that end, a database that goes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ class TestHostileMessages:
         """What somebody sends as a link."""
         for path in (
             f"/messages?stream={EVIL}", "/messages?stream=orders&from=never", "/messages?stream=orders&before=x",
-            "/streams/%3Cimg%20src=x%20onerror=alert(1)%3E", "/streams/..%2f..%2fsession", "/dead?stream=a&consumer=%00",
+            "/streams/%3Cimg%20src=x%20onerror=alert(1)%3E", "/streams/..%2f..%2fsession",
+            "/dead?stream=a&consumer=%00",
             "/streams/orders/consumers/idle?tab=none", "/streams/orders/messages/99999999999999999999", "/%E0%A4%A",
             "/tenants?consumer=javascript:alert(1)", "/login?next=//evil.example", "/login?next=javascript:alert(1)",
         ):  # fmt: skip
@@ -262,8 +263,8 @@ class TestSlowAndAway:
 
 def test_a_monitor_changes_nothing(browser: Browser, server: Replica, db: psycopg.Connection) -> None:
     """Whatever buttons there are on all pages, and whatever its page asks by itself."""
-    forbidden = {"Pause", "Resume", "Move…", "Limits…", "Discard…", "Remove", "Redrive", "Purge", "Now", "Edit…", "Replay",
-                 "New stream", "New consumer", "Send a message", "Edit and send…", "Backfill…", "Revoke"}  # fmt: skip
+    forbidden = {"Pause", "Resume", "Move…", "Limits…", "Discard…", "Remove", "Redrive", "Purge", "Now", "Edit…",
+                 "Replay", "New stream", "New consumer", "Send a message", "Edit and send…", "Backfill…", "Revoke"}  # fmt: skip
     before = value(db, "select count(*) from headgate.audit_log()")
     with browser.tab(server.url, server.new_token("monitor")) as tab:
         for path in PAGES:
@@ -275,8 +276,10 @@ def test_a_monitor_changes_nothing(browser: Browser, server: Replica, db: psycop
             """async () => { const found = []; for (const [method, path] of [
               ["POST", "streams"], ["DELETE", "streams/orders"], ["POST", "streams/orders/messages"],
               ["PATCH", "streams/orders/consumers/idle"], ["POST", "streams/orders/consumers/idle/seek"],
-              ["POST", "streams/orders/consumers/idle/discard"], ["POST", "streams/orders/consumers/billing/dead/redrive"],
-              ["DELETE", "streams/orders/consumers/billing/dead"], ["POST", "tokens"], ["GET", "tokens"], ["GET", "audit"]])
+              ["POST", "streams/orders/consumers/idle/discard"],
+              ["POST", "streams/orders/consumers/billing/dead/redrive"],
+              ["DELETE", "streams/orders/consumers/billing/dead"], ["POST", "tokens"], ["GET", "tokens"],
+              ["GET", "audit"]])
               found.push((await fetch("api/" + path, {method, headers: {"X-Headgate-Console": "1"}})).status);
               return found; }"""
         )
