@@ -1,5 +1,4 @@
-"""What one does with the console beside its pages' buttons: keys, commands, files, trials; and the first steps of somebody
-who is new."""
+"""What one does with the console beside its pages' buttons: keys, commands, files, trials; and the first steps."""
 
 from __future__ import annotations
 
