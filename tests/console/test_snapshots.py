@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate.server.flow import snapshots
-from headgate.server.flow.snapshots import Snapshot
+from headgate.server.flow.snapshots import Snapshot, Snapshots
 
 
 class Looks:
@@ -58,15 +58,15 @@ async def test_nobody_waits_for_a_slow_look(clock: list[float]) -> None:
     clock[0] += 2  # so long it takes
     looks.go.set()
     assert await first == 1
-    clock[0] += 39
+    clock[0] += 119
     assert await snapshot.get() == 1
-    assert looks.begun == 1, "a twentieth of the time at most"
+    assert looks.begun == 1, "a sixtieth of the time at most"
     clock[0] += 2
     looks.go.clear()
     assert await snapshot.get() == 1
     await started()
     looks.go.set()
-    clock[0] += 60
+    clock[0] += 600
     assert await snapshot.get() == 2
 
 
@@ -82,3 +82,18 @@ async def test_what_failed_is_asked_again(clock: list[float]) -> None:
     with pytest.raises(ValueError, match="away"):
         await snapshot.get()
     assert await snapshot.get() == 7
+
+
+async def test_snapshots_of_many_things() -> None:
+    async def look(*about: object) -> list[object]:
+        asked.append(about)
+        return [*about]
+
+    asked: list[object] = []
+    snapshots = Snapshots(look, 60.0)
+    assert [await snapshots.get("a", n) for n in (1, 2, 1)] == [["a", 1], ["a", 2], ["a", 1]]
+    assert asked == [("a", 1), ("a", 2)]
+    for n in range(Snapshots.MOST):
+        await snapshots.get("b", n)
+    await snapshots.get("a", 1)
+    assert asked.count(("a", 1)) == 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 FRESH = 1.0  # seconds
 SLOW = 0.2  # seconds that a look took, after which nobody is made to wait for the next one
-OLD = 60.0  # seconds, after which everybody is
-SHARE = 20  # the next look is at least so many times as long after one as it took: at most a twentieth of a core
+OLD = 600.0  # seconds, after which everybody is: it says how old it is, and the next one is on its way
+SHARE = 60  # the next look is at least so many times as long after one as it took: under 2 % of a core, always
 
 T = TypeVar("T")
 
@@ -46,6 +46,26 @@ class Snapshot(Generic[T]):
         self._took = self._at - began
         self._until = self._at + max(self._fresh, self._took * SHARE)
         return seen
+
+
+class Snapshots(Generic[T]):
+    """Snapshots by what they are of, the ones that were asked for first forgotten when there are many."""
+
+    MOST = 500
+
+    def __init__(self, look: Callable[..., Awaitable[T]], fresh: float) -> None:
+        self._look = look
+        self._fresh = fresh
+        self._known: dict[tuple[Any, ...], Snapshot[T]] = {}
+
+    async def get(self, *about: Any) -> T:
+        """What `look(*about)` last saw."""
+        found = self._known.get(about)
+        if found is None:
+            if len(self._known) >= self.MOST:
+                del self._known[next(iter(self._known))]
+            found = self._known[about] = Snapshot(lambda: self._look(*about), self._fresh)
+        return await found.get()
 
 
 def _forget(task: asyncio.Task[T]) -> None:

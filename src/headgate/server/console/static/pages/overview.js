@@ -89,6 +89,12 @@ function firstRun(ctx) {
   ];
 }
 
+/** Of a large database people are shown what was seen lately. */
+export function aged(at) {
+  const seconds = (Date.now() - Date.parse(at)) / 1000;
+  return seconds > 15 && h("small", { class: "quiet" }, `as it was ${f.length(seconds)} ago`);
+}
+
 export default {
   name: "overview",
   title: () => "Overview",
@@ -115,6 +121,7 @@ export default {
         "div",
         { class: "title" },
         h("h1", {}, "Overview"),
+        aged(d.at),
         h("span", { class: "grow" }),
         tabs(
           [
