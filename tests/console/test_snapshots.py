@@ -58,16 +58,46 @@ async def test_nobody_waits_for_a_slow_look(clock: list[float]) -> None:
     clock[0] += 2  # so long it takes
     looks.go.set()
     assert await first == 1
-    clock[0] += 119
+    clock[0] += 4
     assert await snapshot.get() == 1
-    assert looks.begun == 1, "a sixtieth of the time at most"
+    assert looks.begun == 1
+    clock[0] += 2  # five seconds after the first one
+    await slow_look(snapshot, looks, clock)
+    clock[0] += 119
+    assert await snapshot.get() == 2
+    assert looks.begun == 2, "a sixtieth of the time at most"
     clock[0] += 2
     looks.go.clear()
-    assert await snapshot.get() == 1
+    assert await snapshot.get() == 2
     await started()
     looks.go.set()
     clock[0] += 600
-    assert await snapshot.get() == 2
+    assert await snapshot.get() == 3
+
+
+async def test_one_that_had_to_wait_is_not_what_looking_costs(clock: list[float]) -> None:
+    looks = Looks()
+    snapshot = Snapshot(looks)
+    looks.go.set()
+    assert await snapshot.get() == 1  # in no time
+    clock[0] += 2
+    looks.go.clear()
+    await slow_look(snapshot, looks, clock)
+    clock[0] += 2
+    await snapshot.get()
+    await started()
+    assert looks.begun == 3
+
+
+async def slow_look(snapshot: Snapshot[int], looks: Looks, clock: list[float]) -> None:
+    """A look that takes two seconds."""
+    looks.go.clear()
+    asked = asyncio.create_task(snapshot.get())
+    await started()
+    clock[0] += 2
+    looks.go.set()
+    await asked
+    await started()
 
 
 async def test_what_failed_is_asked_again(clock: list[float]) -> None:

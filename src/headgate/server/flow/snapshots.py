@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -11,6 +12,8 @@ FRESH = 1.0  # seconds
 SLOW = 0.2  # seconds that a look took, after which nobody is made to wait for the next one
 OLD = 600.0  # seconds, after which everybody is: it says how old it is, and the next one is on its way
 SHARE = 60  # the next look is at least so many times as long after one as it took: under 2 % of a core, always
+
+FIRST = 5.0  # seconds after the first look; then it is known what looking costs
 
 T = TypeVar("T")
 
@@ -24,6 +27,7 @@ class Snapshot(Generic[T]):
         self._until = 0.0
         self._at = 0.0
         self._took = 0.0
+        self._lately: deque[float] = deque(maxlen=5)  # what the last looks took
         self._seen: T | None = None
         self._looking: asyncio.Task[T] | None = None
 
@@ -44,7 +48,10 @@ class Snapshot(Generic[T]):
         seen = self._seen = await self._look()
         self._at = monotonic()
         self._took = self._at - began
-        self._until = self._at + max(self._fresh, self._took * SHARE)
+        self._lately.append(self._took)
+        # (one that had to wait for others is not what looking costs, nor is the first one, which finds nothing ready)
+        pause = min(self._lately) * SHARE
+        self._until = self._at + max(self._fresh, min(pause, FIRST) if len(self._lately) == 1 else pause)
         return seen
 
 
