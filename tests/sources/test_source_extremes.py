@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import headgate
+from headgate.errors import SourceBlocked
 from headgate.postgres.cluster import Cluster
 from headgate.replication import setup
 from support.calls import column, value
@@ -193,7 +194,7 @@ def test_who_holds_up_a_new_slot(source: Db, source_url: str, monkeypatch: pytes
     monkeypatch.setattr(setup, "SLOT_SECONDS", 1)
     source.execute("begin; insert into orders values (1); prepare transaction 'forgotten one'")
     try:
-        with pytest.raises(headgate.SourceBlocked, match="the prepared 'forgotten one' of database source_") as blocked:
+        with pytest.raises(SourceBlocked, match="the prepared 'forgotten one' of database source_") as blocked:
             setup.prepare(source_url, "shop", ["orders"])
         assert "ROLLBACK PREPARED 'forgotten one' or" in (blocked.value.hint or "")
     finally:
@@ -261,11 +262,11 @@ def test_a_reader_that_may_only_replicate(
 def test_partitions_that_are_made_later_can_be_updated(source: Db, source_url: str) -> None:
     """Of the identities that a partitioned table can have, a new partition gets the primary key alone."""
     source.execute("create table parts (n int) partition by range (n)")
-    with pytest.raises(headgate.SourceBlocked, match=r"public\.parts is partitioned and has no primary key"):
+    with pytest.raises(SourceBlocked, match=r"public\.parts is partitioned and has no primary key"):
         setup.prepare(source_url, "shop", ["parts"])
     source.execute("create table part partition of parts for values from (0) to (10)")
     source.execute("alter table part replica identity full")
-    with pytest.raises(headgate.SourceBlocked, match=r"public\.parts is partitioned and has no primary key"):
+    with pytest.raises(SourceBlocked, match=r"public\.parts is partitioned and has no primary key"):
         setup.prepare(source_url, "shop", ["parts"])
     made = setup.prepare(source_url, "shop", ["part"])
     try:
