@@ -301,7 +301,10 @@ class Backfill:
             except psycopg.Error as error:
                 if error.sqlstate is None or error.sqlstate.startswith(GONE):
                     raise
-                is_over, problem = True, error.diag.message_primary or str(error).strip()  # its changes are read all the same
+                is_over, problem = (
+                    True,
+                    error.diag.message_primary or str(error).strip(),
+                )  # its changes are read all the same
             finally:
                 self.is_tracking = False
                 self.recent.clear()
