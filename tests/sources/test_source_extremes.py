@@ -211,15 +211,12 @@ def test_limits_that_are_meant_for_applications(
     hg.stream("changes", create=True)
     source.execute("create table large (id int primary key, t text)")
     source.execute("insert into large select i, repeat('x', 100) from generate_series(1, 20000) i")
-    for of in (source, db):
-        name = value(of, "select current_database()")
-        for limit in ("statement_timeout = '100ms'", "idle_in_transaction_session_timeout = '10ms'",
-                      "idle_session_timeout = '100ms'", "lock_timeout = '1ms'",
-                      "default_transaction_isolation = 'repeatable read'"):  # fmt: skip
-            of.execute(f"alter database {name} set {limit}")  # type: ignore[arg-type]
-    source.execute(
-        f"alter database {value(source, 'select current_database()')} set default_transaction_read_only = on"
-    )  # type: ignore[arg-type]
+    everywhere = ("statement_timeout = '100ms'", "lock_timeout = '1ms'", "default_transaction_isolation = serializable")
+    there = ("idle_in_transaction_session_timeout = '10ms'", "idle_session_timeout = '100ms'",
+             "default_transaction_read_only = on")  # fmt: skip
+    for of, limits in ((source, (*everywhere, *there)), (db, everywhere)):
+        for limit in limits:
+            of.execute(f"alter database {value(of, 'select current_database()')} set {limit}")
     hg.sources.add_postgres("shop", "changes", url=source_url, tables=["large"], backfill=True)
     process = reading()
     wait_until(lambda: all_done(hg))
