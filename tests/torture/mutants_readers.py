@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "nobody counts what is given up",
-        "    if n > 0 then perform headgate.lose(l.consumer, first, last, n, p_reason); end if;\n",
+        "    if n > 0 then perform headgate.record_loss(l.consumer, first, last, n, p_reason); end if;\n",
         "",
         ("losses",),
     ),
