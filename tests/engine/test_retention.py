@@ -31,7 +31,7 @@ def age(db: Db, by: str) -> None:
     """Everything that is stored becomes older."""
     db.execute("update headgate.segment set last_at = last_at - %s::interval", [by])
     for stream in column(db, "select id from headgate.stream"):
-        for table in (f"message_{stream}", f"kept_{stream}"):
+        for table in (f"message_{stream}", f"preserved_{stream}"):
             db.execute(f"update headgate.{table} set created_at = created_at - %s::interval", [by])  # type: ignore[arg-type]
 
 

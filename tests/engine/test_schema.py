@@ -122,7 +122,17 @@ def test_applying_it_twice_changes_nothing(database_url: str, db: Db) -> None:
 
 
 def counts(db: Db) -> list[int]:
-    tables = ("migration", "stream", "consumer", "cursor", "delivery", "parked", "message_1", "message_2", "house")
+    tables = (
+        "migration",
+        "stream",
+        "consumer",
+        "cursor",
+        "delivery",
+        "parked",
+        "message_1",
+        "message_2",
+        "cluster_identity",
+    )
     return [db.execute(f"select count(*) from headgate.{t}").fetchone()[0] for t in tables]  # type: ignore[index]
 
 
@@ -192,7 +202,7 @@ def test_processes_that_migrate_at_once(empty_database: NewDatabase) -> None:
     for url in urls:
         with psycopg.connect(url) as db:
             assert db.execute("select count(*) from headgate.migration").fetchone() == (len(schema.migrations()),)
-            assert db.execute("select count(*) from headgate.house").fetchone() == (1,)
+            assert db.execute("select count(*) from headgate.cluster_identity").fetchone() == (1,)
 
 
 def test_two_databases_of_a_new_cluster_migrate_at_once(other_cluster: Cluster) -> None:

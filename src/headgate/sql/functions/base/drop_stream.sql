@@ -66,13 +66,13 @@ begin
   execute format('alter sequence headgate.seq_%s owned by none', s.id);
   perform headgate.drop_staging(g.name) from headgate.staging g where g.stream = s.id;
   if headgate.segment_tables(s.id) <= 100 then
-    execute format('drop table headgate.message_%1$s, headgate.kept_%1$s', s.id);
+    execute format('drop table headgate.message_%1$s, headgate.preserved_%1$s', s.id);
     execute format('drop sequence headgate.seq_%s', s.id);
   else
     -- nobody is using it from here on; who waits to do so has to find that it is gone
     execute format('lock table only headgate.message_%s in access exclusive mode', s.id);
     execute format('alter table headgate.message_%1$s rename to dropped_%1$s', s.id);
-    execute format('drop table headgate.kept_%s', s.id);
+    execute format('drop table headgate.preserved_%s', s.id);
     insert into headgate.dropped_stream (stream, name) values (s.id, s.name);
     perform headgate.drop_tables_of(s.id, 100);
   end if;

@@ -5,7 +5,8 @@
 -- what is in flight and parked, its workers, and keeps compaction off, until the end of the
 -- transaction. Never queues behind an open transaction: it tries to get everything in a moment,
 -- again and again, holding nothing in between, and gives up after a second: 55P03, which says that
--- the consumer cannot be `what`. Locks kept_<stream id> ROW EXCLUSIVE, and those rows FOR UPDATE.
+-- the consumer cannot be `what`. Locks preserved_<stream id> ROW EXCLUSIVE, and those rows FOR
+-- UPDATE.
 create or replace function headgate.hold_consumer(c headgate.consumer, p_what text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -15,7 +16,7 @@ begin
   loop
     begin
       perform set_config('lock_timeout', '20ms', true);
-      execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);
+      execute format('lock table headgate.preserved_%s in row exclusive mode', c.stream);
       -- twice: lanes that were made while the first one waited are out of its sight. From then on
       -- none is made.
       perform from headgate.cursor k where k.consumer = c.id order by k.lane for update;

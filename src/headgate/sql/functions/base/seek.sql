@@ -19,20 +19,20 @@ begin
   newest := headgate.make_tick(c.stream, headgate.is_open() or target = 'end');
   -- point: a seek has its tick
   perform headgate.hold_consumer(c, 'moved');
-  had := headgate.forget(c);
+  had := headgate.reset_for_seek(c);
   delete from headgate.discarded x where x.consumer = c.id;
   -- point: a seek has forgotten
   perform headgate.place(c, target, newest);
   -- point: a seek has placed the cursors
   perform headgate.forget_sample(c.id);
   if target <> 'end' then
-    perform headgate.park_kept(c, had, headgate.target_seq(c.stream, target));
+    perform headgate.park_preserved(c, had, headgate.target_seq(c.stream, target));
   end if;
 end $$;
 
--- forget(consumer) -> the seqs of what the consumer had in flight or parked and, as it seeks, has
--- no more. The caller holds the consumer. Writes delivery, departed, parked, wake.
-create or replace function headgate.forget(c headgate.consumer) returns bigint[]
+-- reset_for_seek(consumer) -> the seqs of what the consumer had in flight or parked and, as it
+-- seeks, has no more. The caller holds the consumer. Writes delivery, departed, parked, wake.
+create or replace function headgate.reset_for_seek(c headgate.consumer) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare had bigint[];
 begin
@@ -49,10 +49,11 @@ begin
   return had;
 end $$;
 
--- park_kept(consumer, seqs, target): those of the messages at or above the target that are no
+-- park_preserved(consumer, seqs, target): those of the messages at or above the target that are no
 -- longer in the log wait for the consumer, which has been put there, as if never delivered. The
 -- caller holds the consumer. Writes parked, wake.
-create or replace function headgate.park_kept(c headgate.consumer, p_seqs bigint[], p_target bigint)
+create or replace function headgate.park_preserved(
+  c headgate.consumer, p_seqs bigint[], p_target bigint)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -60,7 +61,7 @@ begin
     insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
       select ($1).id, headgate.parking_lane($1, k.lane, k.key, k.seq), k.seq,
              case when ($1).ordered then k.key end, 0, clock_timestamp(), 'redriven'
-        from headgate.kept_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream)
+        from headgate.preserved_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream)
           using c, p_seqs, p_target;
   insert into headgate.wake (consumer, lane)
     select distinct c.id, p.lane from headgate.parked p
@@ -83,7 +84,7 @@ begin
     seq := headgate.target_seq(c.stream, p_target);
     -- what was restored from another cluster is read up to its bridge first
     select * into t from headgate.tick k
-     where k.stream = c.stream and k.reborn is not null and k.hi >= seq order by k.id limit 1;
+     where k.stream = c.stream and k.bridge_to is not null and k.hi >= seq order by k.id limit 1;
     if found then newest := t; end if;
   end if;
   if named then delete from headgate.cursor k where k.consumer = c.id and k.lane >= 0; end if;
@@ -135,7 +136,7 @@ begin
     from headgate.tick t where t.stream = p_stream and t.at <= moment and t.base = t.id
       order by t.id desc limit 1;
   execute format(
-    'select m.seq from (select seq, created_at from headgate.message_%1$s union all select seq, created_at from headgate.kept_%1$s) m '
+    'select m.seq from (select seq, created_at from headgate.message_%1$s union all select seq, created_at from headgate.preserved_%1$s) m '
                  'where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
     into seq using coalesce(near, 0), moment;
   return coalesce(seq, headgate.last_seq(p_stream) + 1);

@@ -116,12 +116,12 @@ begin
   if made.one_message_per_key then
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
   end if;
-  execute format('create table headgate.kept_%1$s (like headgate.message_%1$s, primary key (seq))',
+  execute format('create table headgate.preserved_%1$s (like headgate.message_%1$s, primary key (seq))',
                  s);
   select * into made from headgate.stream t where t.id = s;
   execute format(
     'create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
-                 'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.kept_%3$s m where true%4$s',
+                 'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.preserved_%3$s m where true%4$s',
                  'log_' || create_stream.name,
                  case made.lane_by when 'channel' then ', channel' end, s,
                  headgate.newest_only(made, 'm'));

@@ -143,7 +143,7 @@ begin
              select m.name from (
                select %5$s as name from headgate.message_%1$s m where m.seq = x.first
                union all
-               select %5$s from headgate.kept_%1$s m where m.seq = x.first) m limit 1) end),
+               select %5$s from headgate.preserved_%1$s m where m.seq = x.first) m limit 1) end),
            case when x.next_at = 'infinity' then 'full'
                 when x.next_at > clock_timestamp() then 'waiting'
                 when x.next_at is not null or x.unread_now > 0 then 'ready'
@@ -152,7 +152,7 @@ begin
            (select m.created_at from (
               select m.created_at from headgate.message_%1$s m where m.seq = x.first
               union all
-              select m.created_at from headgate.kept_%1$s m where m.seq = x.first) m limit 1),
+              select m.created_at from headgate.preserved_%1$s m where m.seq = x.first) m limit 1),
            x.in_flight, x.parked_now, x.delayed, x.max_concurrency, x.release_interval, x.delivered,
            nullif(x.turn, '-infinity'), ($2).complete,
            -- where the page ends is told by its last row, whichever lane that is

@@ -188,7 +188,7 @@ begin
       select m.created_at from (
         select m.seq, m.created_at from headgate.message_%1$s m
         union all
-        select m.seq, m.created_at from headgate.kept_%1$s m) m
+        select m.seq, m.created_at from headgate.preserved_%1$s m) m
        where m.seq = $1 limit 1 $q$, c.stream) into held_since using held;
   end if;
   floor := least(floor, headgate.late_floor(c, newest), held - 1);

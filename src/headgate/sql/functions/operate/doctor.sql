@@ -21,7 +21,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout
 declare part text;
 begin
   foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'poison', 'pushes',
-                              'tables', 'failures', 'storage', 'archives', 'upkeep', 'rights',
+                              'tables', 'failures', 'storage', 'archives', 'maintenance', 'rights',
                               'settings', 'wraparound'] loop
     begin
       return query execute format('select * from headgate.examine_%s($1)', part) using p_patience;
@@ -208,20 +208,20 @@ begin
       join headgate.stream s on s.id = c.stream group by s.name, c.name;
 end $$;
 
--- examine_upkeep(patience): whether maintenance runs, and whether the database has moved here from
--- another cluster.
-create or replace function headgate.examine_upkeep(p_patience interval)
+-- examine_maintenance(patience): whether maintenance runs, and whether the database has moved here
+-- from another cluster.
+create or replace function headgate.examine_maintenance(p_patience interval)
 returns table (severity text, subject text, finding text, advice text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare last timestamptz; expired bigint; ids bigint;
 begin
-  if not headgate.at_home() then
+  if not headgate.is_same_cluster() then
     return query
       select 'problem', 'database',
              'This database was restored from a dump and is not set up for its new place yet: receiving inside transactions fails.',
       'Call headgate.maintain() once, outside a transaction; the first receive or `headgate up` does it too.';
   end if;
-  select u.at into last from headgate.upkeep u;
+  select u.at into last from headgate.maintenance_run u;
   if last > clock_timestamp() - p_patience or not exists (select from headgate.stream) then
     return;
   end if;

@@ -93,7 +93,7 @@ begin
       select m.seq, m.lane, m.key, m.xid, true as is_logged from headgate.message_%1$s m
        where m.seq > $3 and m.seq < $4%5$s%6$s
       union all
-      select m.seq, m.lane, m.key, m.xid, false from headgate.kept_%1$s m
+      select m.seq, m.lane, m.key, m.xid, false from headgate.preserved_%1$s m
        where m.seq > $3 and m.seq < $4%5$s%6$s),
     lanes as materialized (select distinct m.lane from stored m),
     discovered as materialized (%7$s),
@@ -143,7 +143,7 @@ begin
         select m.seq, m.key, m.data, m.headers, m.created_at from headgate.message_%1$s m
          where m.seq = any(array(select y.seq from chosen y))
         union all
-        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.kept_%1$s m
+        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.preserved_%1$s m
          where m.seq = any(array(select y.seq from chosen y))) m on m.seq = x.seq
      order by m.seq %4$s $q$,
     s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction, only_these,
@@ -167,7 +167,7 @@ begin
   perform headgate.check_max(max);
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at
-      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
+      from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
      where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2)
        and ($3 is null or m.key ~ $3)%2$s
      order by m.seq %3$s

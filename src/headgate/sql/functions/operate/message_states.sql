@@ -14,7 +14,7 @@ begin
            x.worker, x.reason,
            coalesce(e.last_error, x.last_error)
       from (select m.*, true as is_logged from headgate.message_%1$s m
-            union all select m.*, false from headgate.kept_%1$s m) m
+            union all select m.*, false from headgate.preserved_%1$s m) m
      cross join headgate.consumer c
      cross join lateral headgate.state_of(c, m.lane, m.seq, m.xid, m.key) x
      cross join lateral (

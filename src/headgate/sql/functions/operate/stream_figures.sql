@@ -68,18 +68,18 @@ begin
   end if;
   select sum(pg_total_relation_size(i.inhrelid)) into bytes from pg_inherits i
    where i.inhparent = ('headgate.message_' || p_stream)::regclass;
-  execute format('select (select count(*) from (select from headgate.kept_%1$s limit 10001) x), '
-                 '(select created_at from headgate.kept_%1$s order by seq limit 1)', p_stream)
+  execute format('select (select count(*) from (select from headgate.preserved_%1$s limit 10001) x), '
+                 '(select created_at from headgate.preserved_%1$s order by seq limit 1)', p_stream)
                    into kept, kept_since;
   if kept > 0 then
     if kept > 10000 then  -- as the last vacuum or analyze counted them
       exact := false;
       select greatest(kept, r.reltuples::bigint) into kept from pg_class r
-       where r.oid = ('headgate.kept_' || p_stream)::regclass;
+       where r.oid = ('headgate.preserved_' || p_stream)::regclass;
     end if;
     messages := messages + kept;
     oldest := least(oldest, kept_since);
-    bytes := bytes + pg_total_relation_size(('headgate.kept_' || p_stream)::regclass);
+    bytes := bytes + pg_total_relation_size(('headgate.preserved_' || p_stream)::regclass);
   end if;
   rate := headgate.stream_rate(p_stream, last_seq);
 exception when undefined_table or internal_error then  -- it is being dropped

@@ -472,7 +472,7 @@ begin
   if lanes is null or exists (
        select from headgate.tick t
         where t.stream = newest.stream and t.id >= oldest
-          and (t.late is not null or t.reborn is not null)) then
+          and (t.late is not null or t.bridge_to is not null)) then
     return r;
   end if;
   -- point: several lanes are claimed

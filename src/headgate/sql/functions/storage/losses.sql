@@ -109,11 +109,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
    where c.stream = g.stream
 $$;
 
--- lose(consumer id, first seq, last seq, n, reason): records that n messages there were removed
--- before the consumer was done with them. Raises a serialization failure where the snapshot is
--- fixed: there the message may just be out of sight. Writes loss.
-create or replace function headgate.lose(p_consumer int, p_first bigint, p_last bigint, n bigint,
-                                         p_reason text) returns void
+-- record_loss(consumer id, first seq, last seq, n, reason): records that n messages there were
+-- removed before the consumer was done with them. Raises a serialization failure where the snapshot
+-- is fixed: there the message may just be out of sight. Writes loss.
+create or replace function headgate.record_loss(
+  p_consumer int, p_first bigint, p_last bigint, n bigint, p_reason text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform headgate.no_fixed_snapshot();
@@ -121,29 +121,29 @@ begin
   values (p_consumer, p_first, p_last, n, p_reason);
 end $$;
 
--- lose_missing(consumer, seqs, keys, reason): those of the messages that are nowhere any more were
--- removed with their segment before the consumer was done with them: lost. Not so a version that a
--- newer one has superseded, and removed, since the caller looked for such. Raises as `lose` does.
--- Writes loss.
-create or replace function headgate.lose_missing(
+-- record_missing(consumer, seqs, keys, reason): those of the messages that are nowhere any more
+-- were removed with their segment before the consumer was done with them: lost. Not so a version
+-- that a newer one has superseded, and removed, since the caller looked for such. Raises as
+-- `record_loss` does. Writes loss.
+create or replace function headgate.record_missing(
   c headgate.consumer, p_seqs bigint[], p_keys text[], p_reason text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   upserts boolean := (select s.one_message_per_key from headgate.stream s where s.id = c.stream);
 begin
   execute format($q$
-    select headgate.lose($1, min(x.seq), max(x.seq), count(*), $4)
+    select headgate.record_loss($1, min(x.seq), max(x.seq), count(*), $4)
       from unnest($2, $3) x (seq, key)
      where not exists (select from headgate.message_%1$s m where m.seq = x.seq)
-       and not exists (select from headgate.kept_%1$s k where k.seq = x.seq)%2$s
+       and not exists (select from headgate.preserved_%1$s k where k.seq = x.seq)%2$s
     having count(*) > 0 $q$, c.stream,
     case when upserts then ' and not ' || headgate.superseded_sql(c.stream, 'x') else '' end)
     using c.id, p_seqs, p_keys, p_reason;
 end $$;
 
 -- without_removed(consumer, delivery, seqs) -> those whose messages still exist. The others failed
--- after retention had removed them: they are lost (lose_missing), and what waited behind them goes
--- on. Writes loss, wake.
+-- after retention had removed them: they are lost (record_missing), and what waited behind them
+-- goes on. Writes loss, wake.
 create or replace function headgate.without_removed(c headgate.consumer, d headgate.delivery,
                                                     p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -151,10 +151,10 @@ declare there int8multirange := headgate.log_ranges(c.stream); gone bigint[];
 begin
   if not exists (select from unnest(p_seqs) s where not s <@ there) then return p_seqs; end if;
   execute format(
-    'select array_agg(s) from unnest($1) s where not s <@ $2 and not exists (select from headgate.kept_%s k where k.seq = s)', c.stream)
+    'select array_agg(s) from unnest($1) s where not s <@ $2 and not exists (select from headgate.preserved_%s k where k.seq = s)', c.stream)
     into gone using p_seqs, there;
   if gone is null then return p_seqs; end if;
-  perform headgate.lose_missing(c, array_agg(u.s), array_agg(u.k), 'removed while in flight')
+  perform headgate.record_missing(c, array_agg(u.s), array_agg(u.k), 'removed while in flight')
      from unnest(d.seqs, d.keys) u (s, k) where u.s = any(gone);
   if c.ordered then
     perform headgate.leave_notes(c, d.lane,

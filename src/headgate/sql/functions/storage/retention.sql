@@ -19,9 +19,9 @@ $$;
 -- closes a circle with a reader of both. `how` says what is made sure first: 'done', that no
 -- consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
 -- other word is the reason for which messages are removed, read or not, and what consumers lose is
--- counted. Locks the segment's table ACCESS EXCLUSIVE and kept_<stream id> SHARE ROW EXCLUSIVE: to
--- be called last in a transaction, and not where the snapshot is fixed. Writes segment, stream,
--- kept_<stream id>, newest, loss.
+-- counted. Locks the segment's table ACCESS EXCLUSIVE and preserved_<stream id> SHARE ROW
+-- EXCLUSIVE: to be called last in a transaction, and not where the snapshot is fixed. Writes
+-- segment, stream, preserved_<stream id>, newest, loss.
 create or replace function headgate.empty_segment(g headgate.segment, p_how text, p_first boolean)
 returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -37,7 +37,7 @@ begin
   if headgate.held_open(('headgate.' || part)::regclass) then return false; end if;
   begin
     if p_how = 'compacted' then
-      perform headgate.keep_unfinished(g);
+      perform headgate.preserve_unfinished(g);
     elsif p_how <> 'done' then
       select array_agg(l.consumer), array_agg(l.progress), array_agg(l.messages)
         into readers, progress, lost from headgate.losses_in(g) l;
@@ -50,12 +50,12 @@ begin
     -- seek or redrive, which hold this table ROW EXCLUSIVE until their end. What they did in the
     -- meantime is seen now.
     -- point: a segment is locked
-    execute format('lock table headgate.kept_%s in share row exclusive mode nowait', g.stream);
+    execute format('lock table headgate.preserved_%s in share row exclusive mode nowait', g.stream);
     if p_how = 'compacted' then
-      perform headgate.keep_unfinished(g);
+      perform headgate.preserve_unfinished(g);
     elsif p_how <> 'done' then
       -- what a consumer has read here in the meantime is not lost: counted again, while it waits
-      perform headgate.lose(l.consumer, g.first_seq, g.end_seq - 1, l.messages, p_how)
+      perform headgate.record_loss(l.consumer, g.first_seq, g.end_seq - 1, l.messages, p_how)
          from headgate.losses_in(g, readers, progress, lost) l where l.messages > 0;
     end if;
     if p_how in ('done', 'compacted')
@@ -104,7 +104,7 @@ begin
       insert into headgate.wake (consumer, lane, key) select distinct l.consumer, l.lane, x.key
         from gone x where x.key is not null or l.lane >= 144115188075855872)
     select count(*), min(x.seq), max(x.seq) into n, first, last from gone x;
-    if n > 0 then perform headgate.lose(l.consumer, first, last, n, p_reason); end if;
+    if n > 0 then perform headgate.record_loss(l.consumer, first, last, n, p_reason); end if;
     total := total + n;
     exit when total >= 10000;
   end loop;

@@ -9,7 +9,7 @@
 --   at                   when the tick was made
 --   late                 where late transactions left messages at or below the lo of the mark
 --     before (text of an int8multirange)
---   reborn               the mark to go on from, when the tick is a bridge from another cluster
+--   bridge_to               the mark to go on from, when the tick is a bridge from another cluster
 --   pos, since           only in the middle of a span: of the span from the mark `since` to this
 --     tick, what lies at or below pos has
 --                        been read
@@ -22,9 +22,9 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select jsonb_strip_nulls(
     jsonb_build_object('tick', t.id, 'snap', t.snap::text, 'lo', t.lo, 'hi', t.hi, 'at', t.at,
     'floor', least(t.lo, (select min(f) from unnest(t.late_from) f)),
-    'reborn',
+    'bridge_to',
     (select headgate.tick_mark(b) from headgate.tick b
-      where b.stream = t.stream and b.id = t.reborn)))
+      where b.stream = t.stream and b.id = t.bridge_to)))
 $$;
 
 -- nothing_read(seq) -> the mark from which everything at or above the seq is still to be read.
@@ -107,7 +107,7 @@ begin
     pos := (start->>'pos')::bigint;
     late := (start->>'late')::int8multirange;
   else
-    since := coalesce(start->'reborn', start);
+    since := coalesce(start->'bridge_to', start);
     if until is null then
       target := headgate.tick_mark(headgate.fresh_tick(s.id));
     else
@@ -116,7 +116,7 @@ begin
     end if;
     select * into bridge from headgate.tick t
      where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id < (target->>'tick')::bigint
-       and t.reborn is not null order by t.id limit 1;
+       and t.bridge_to is not null order by t.id limit 1;
     if found then target := headgate.tick_mark(bridge); end if;
     if (target->>'tick')::bigint <= (since->>'tick')::bigint then return start; end if;
     if (since->>'tick')::bigint > 0 then
@@ -139,7 +139,7 @@ begin
       into first using pos;
     pos := first + max_messages - 1;
     if pos < (target->>'hi')::bigint then
-      return target || jsonb_build_object('pos', pos, 'since', since - 'late' - 'reborn' - 'at',
+      return target || jsonb_build_object('pos', pos, 'since', since - 'late' - 'bridge_to' - 'at',
                                           'floor', least(pos, (target->>'floor')::bigint),
                                           'end_floor', target->'floor');
     end if;
@@ -175,8 +175,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
               else
                 p_end
                   || jsonb_build_object('pos', p_seq - 1, 'since',
-                                        coalesce(p_start->'since', p_start->'reborn', p_start)
-                                          - 'late' - 'reborn' - 'at',
+                                        coalesce(p_start->'since', p_start->'bridge_to', p_start)
+                                          - 'late' - 'bridge_to' - 'at',
                                                'floor', least(p_seq - 1, (p_end->>'floor')::bigint),
                                                'end_floor',
                                                coalesce(p_end->'end_floor', p_end->'floor')) end
@@ -255,7 +255,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
          end
     from headgate.find_stream(stream) s,
          lateral (
-           select coalesce(start->'since', start->'reborn', start) as since,
+           select coalesce(start->'since', start->'bridge_to', start) as since,
                   coalesce((start->>'pos')::bigint, -1) as pos,
                   greatest(coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint), 0) as upto) x,
          lateral (

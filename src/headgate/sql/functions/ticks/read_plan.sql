@@ -20,7 +20,7 @@ returns table (task int, lanes int8range, query text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
   s headgate.stream := headgate.find_stream(stream);
-  since jsonb := coalesce(start->'since', start->'reborn', start);
+  since jsonb := coalesce(start->'since', start->'bridge_to', start);
   pos bigint := coalesce((start->>'pos')::bigint, 0);
   upto bigint := coalesce(("end"->>'pos')::bigint, ("end"->>'hi')::bigint);
   late int8multirange := ("end"->>'late')::int8multirange;

@@ -76,7 +76,7 @@ begin
   end if;
   with looked as materialized (
     select t.id, t.at, t.bound, t.late,
-           t.id < newest and t.reborn is null
+           t.id < newest and t.bridge_to is null
              and t.at not between clock_timestamp() - p_age and clock_timestamp() as is_old
       from headgate.tick t
      where t.stream = p_stream and t.base = t.id and t.id >= p_from

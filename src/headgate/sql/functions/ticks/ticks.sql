@@ -55,9 +55,9 @@ end $$;
 -- the most, but up to eight in a burst, so that the first message after a quiet moment waits for
 -- nothing: at one a millisecond those so far reach to `paced_to`, which may lie eight milliseconds
 -- ahead. (A second ahead, the clock was put back.) What the helpers ask (newest_tick, settled,
--- at_home, last_seq) is asked in place here:
--- a call of each costs more than the question, and this is on the way of every message of a quiet
--- stream. Locks the stream's row (SKIP LOCKED); writes tick.
+-- is_same_cluster, last_seq) is asked in place here: a call of each costs more than the question,
+-- and this is on the way of every message of a quiet stream. Locks the stream's row (SKIP LOCKED);
+-- writes tick.
 create or replace function headgate.make_tick(p_stream int, p_open boolean,
                                               p_hi0 bigint default null)
 returns headgate.tick
@@ -76,7 +76,7 @@ declare
   old_bound xid8;
   rows bigint;
   is_fresh boolean := p_open is null;
-  is_home boolean;
+  is_same_cluster boolean;
   log regclass := 'headgate.seq_' || p_stream;
 begin
   p_open := not is_fresh and p_open;
@@ -88,10 +88,10 @@ begin
   select k.* into last
     from headgate.tick k where k.stream = p_stream and k.base = k.id order by k.id desc limit 1;
   if not found then return null; end if;  -- the stream is being dropped
-  is_home := (
-    select h.home = 'headgate.house'::regclass
+  is_same_cluster := (
+    select h.own_table = 'headgate.cluster_identity'::regclass
            and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295)
-      from headgate.house h);
+      from headgate.cluster_identity h);
   -- before this transaction has an id: locking a row gives it one
   begin
     t.hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
@@ -99,7 +99,7 @@ begin
     if to_regclass(format('headgate.seq_%s', p_stream)) is not null then raise; end if;
     return null;
   end;
-  if is_home and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound
+  if is_same_cluster and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound
      and coalesce(pg_sequence_last_value(log), 0) = last.hi then
     return last;
   end if;
@@ -109,14 +109,17 @@ begin
        for no key update skip locked;
     -- another call is making a tick; or a user's transaction made one and holds the row
     if not found then
-      if is_fresh or last.at > clock_timestamp() - interval '20 milliseconds' or not is_home then
+      if is_fresh or not is_same_cluster
+         or last.at > clock_timestamp() - interval '20 milliseconds' then
         return last;
       end if;
       p_open := true;
     end if;
   end if;
   -- point: a tick holds the row of the stream
-  if not is_home and headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
+  if not is_same_cluster and headgate.bridge_restore(p_open) then
+    return headgate.newest_tick(p_stream);
+  end if;
   select k.* into last
     from headgate.tick k where k.stream = p_stream and k.base = k.id order by k.id desc limit 1;
   if not found then return null; end if;
@@ -129,7 +132,8 @@ begin
     + case when last.paced_to between t.at and t.at + interval '1 second' then last.paced_to
            else t.at end;
   if not p_open then
-    if t.paced_to > t.at + interval '8 milliseconds' and not is_fresh and last.reborn is null then
+    if t.paced_to > t.at + interval '8 milliseconds' and not is_fresh
+       and last.bridge_to is null then
       return last;
     end if;
     t.bound := pg_current_xact_id();
