@@ -56,8 +56,9 @@ class WorkerSettings:
             given = getattr(self, name)
             if given is not None and (type(given) not in (int, float) or given != given):
                 raise InvalidArgument(f"{name} {given!r} is not possible", hint="pass a number")
-        if isinstance(self.middleware, str) or not isinstance(self.middleware, Iterable):
-            raise InvalidArgument(f"{self.middleware!r} is no list of middleware", hint="pass middleware=[function]")
+        middleware: Any = self.middleware
+        if isinstance(middleware, str) or not isinstance(middleware, Iterable):
+            raise InvalidArgument(f"{middleware!r} is no list of middleware", hint="pass middleware=[function]")
         if self.concurrency < 1:
             raise InvalidArgument(f"a concurrency of {self.concurrency} is not possible", hint="choose 1 or more")
         if not 1 <= self.batch_size <= 10_000:
