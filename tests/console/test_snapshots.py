@@ -127,3 +127,12 @@ async def test_snapshots_of_many_things() -> None:
         await snapshots.get("b", n)
     await snapshots.get("a", 1)
     assert asked.count(("a", 1)) == 2
+
+
+async def test_a_small_database_is_looked_at_often_on_a_busy_machine(clock: list[float]) -> None:
+    looks = Looks()
+    snapshot = Snapshot(looks, longest=lambda seen: 2.0)
+    for n in (1, 2, 3):
+        await slow_look(snapshot, looks, clock)
+        assert looks.begun == n
+        clock[0] += 2.1

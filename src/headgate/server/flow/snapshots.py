@@ -21,8 +21,11 @@ T = TypeVar("T")
 class Snapshot(Generic[T]):
     """What `look` last saw."""
 
-    def __init__(self, look: Callable[[], Awaitable[T]], fresh: float = FRESH) -> None:
+    def __init__(
+        self, look: Callable[[], Awaitable[T]], fresh: float = FRESH, longest: Callable[[T], float] | None = None
+    ) -> None:
         self._look = look
+        self._longest = longest  # seconds between looks, by what was seen: a busy machine makes all of them slow
         self._fresh = fresh
         self._until = 0.0
         self._at = 0.0
@@ -51,6 +54,8 @@ class Snapshot(Generic[T]):
         self._lately.append(self._took)
         # (one that had to wait for others is not what looking costs, nor is the first one, which finds nothing ready)
         pause = min(self._lately) * SHARE
+        if self._longest is not None:
+            pause = min(pause, self._longest(seen))
         self._until = self._at + max(self._fresh, min(pause, FIRST) if len(self._lately) == 1 else pause)
         return seen
 

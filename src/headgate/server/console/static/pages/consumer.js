@@ -186,7 +186,7 @@ export default {
         ],
         ["Rate", f.rate(c.rate), "First attempts"],
         ["Oldest", f.length(oldest)],
-        ["Drained in", drained(c, s.rate || 0), `At ${f.rate(c.rate)}, while ${f.rate(s.rate)} come in`],
+        ["Drained in", drained(c, s.rate || 0), `Until nothing waits, at ${f.rate(c.rate)}, while ${f.rate(s.rate)} come in`],
         c.lost ? ["Lost", f.short(c.lost), "Removed by retention before it was done", true] : null,
       ),
       h(

@@ -42,7 +42,7 @@ export const consumerColumns = [
 export function drained(c, inbound = 0) {
   if (!c.unread) return "–";
   const speed = (c.rate || 0) - inbound;
-  return c.paused || speed <= 0 ? "not at this rate" : f.length(c.unread / speed);
+  return c.paused || speed <= 0 ? "never" : f.length(c.unread / speed);
 }
 
 function firstRun(ctx) {
