@@ -390,7 +390,7 @@ MUTANTS = (
         "E18: late ranges beyond the mark are not looked for",
         "t.id <= coalesce(closing, p_up_to)",
         "t.id <= p_up_to",
-        (),  # its sister in mutants_marks.py, of ticks that are thinned out, is found
+        (),  # its sister in mutants_readers.py, of ticks that are thinned out, is found
     ),
     Mutant(
         "E19: kept messages are parked in lanes of before",

@@ -89,7 +89,12 @@ begin
     select h.own_table = 'headgate.cluster_identity'::regclass
            and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295)
       from headgate.cluster_identity h);
-  hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
+  begin
+    hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
+  exception when internal_error then  -- this waited for drop_stream, and the sequence is gone
+    if to_regclass(format('headgate.seq_%s', p_stream)) is not null then raise; end if;
+    return null;
+  end;
   if is_same_cluster and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound
      and coalesce(pg_sequence_last_value(log), 0) = last.hi then
     return last;

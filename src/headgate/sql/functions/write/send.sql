@@ -104,9 +104,8 @@ $template$;
 -- a one makes room only for what it has drawn itself (append_beyond).
 create or replace function headgate.send_batch(
   stream text, datas text[], keys text[] default null, headers jsonb[] default null,
-  channels text[] default null,
-  delays interval[] default null, ids text[] default null) returns bigint[]
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+  channels text[] default null, delays interval[] default null, ids text[] default null)
+returns bigint[] language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   s headgate.stream;
   x xid8;
@@ -129,14 +128,19 @@ begin
     perform headgate.refuse_batch(s, n, channels);
   end if;
   if pg_column_size(datas) + coalesce(pg_column_size(headers), 0) > s.max_message_bytes then
-    perform headgate.check_size(s, max(octet_length(u.d) + coalesce(pg_column_size(u.h), 0)))
-       from unnest(datas, headers) u (d, h);
+    perform headgate.check_sizes(s, datas, headers);
   end if;
   if s.max_storage is not null then perform headgate.check_room(s); end if;
-  select g.end_seq,
-         g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0)
-    into ending, room
-    from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
+  begin
+    select g.end_seq,
+           g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0)
+      into ending, room
+      from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
+  -- this waited for drop_stream (here alone: the sequence stays locked until the transaction ends)
+  exception when undefined_table or internal_error then
+    if to_regclass('headgate.seq_' || s.id) is not null then raise; end if;
+    perform headgate.stream_is_gone(s.name);
+  end;
   if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.is_open() then
     perform headgate.ensure_segments(s.id, n);
     ending := headgate.segments_known(s.id);
@@ -149,18 +153,14 @@ begin
   x := pg_current_xact_id();
   if ids is not null then
     return headgate.send_once(s, x, datas, keys, headers, channels, delays, ids, ending);
-  end if;
-  if coalesce(current_setting('headgate.keeps_' || s.id, true), '') = 'y'
-     or headgate.keeps_plans(s.id) then
+  elsif current_setting('headgate.keeps_' || s.id, true) = 'y' or headgate.keeps_plans(s.id) then
     execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
       into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
   else
     seqs := headgate.append_cold(s, x, keys, datas, headers, channels, delays, ending);
   end if;
-  if (seqs[n] < ending) is not true then
-    return headgate.append_beyond(s, x, keys, datas, headers, channels, delays, seqs);
-  end if;
-  return seqs;
+  if seqs[n] < ending then return seqs; end if;
+  return headgate.append_beyond(s, x, keys, datas, headers, channels, delays, seqs);
 end $$;
 
 -- refuse_batch(stream, n, channels): HG010, for what is wrong with a batch of n messages: there are
@@ -180,6 +180,14 @@ begin
   perform headgate.fail('HG010', 'the arrays of a batch have different lengths',
     'datas, keys, headers, channels, delays and ids each need one element a message (or null for the whole array)');
 end $$;
+
+-- check_sizes(stream, datas, headers): HG009 when a message is larger than the stream takes.
+create or replace function headgate.check_sizes(s headgate.stream, datas text[], headers jsonb[])
+returns void
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select headgate.check_size(s, max(octet_length(u.d) + coalesce(pg_column_size(u.h), 0)))
+    from unnest(datas, headers) u (d, h)
+$$;
 
 -- check_size(stream, bytes): HG009 when a message of so many bytes is larger than the stream takes.
 create or replace function headgate.check_size(s headgate.stream, p_bytes bigint) returns void
