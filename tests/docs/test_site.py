@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_origin
 
 import psycopg
 import pytest
+from playwright.sync_api import sync_playwright
 
 import build_docs
 import errors_reference
 import headgate
 import http_reference
+import install_chromium
 import python_reference
 import settings_reference
 import sql_reference
+from console.browser import FLAGS, PATIENCE
 from headgate.server.api.routes import ROUTES
 from headgate.server.http.errors import Problem
+from headgate.worker.options import WorkerOptions
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -108,16 +114,58 @@ def test_pictures_stand_alone() -> None:
         assert "viewBox" in text
 
 
+def test_figures_of_the_front_page_were_measured() -> None:
+    figures = re.findall(r"<strong>([\d,.]+)", (DOCS / "index.md").read_text(encoding="utf-8"))
+    assert len(figures) == 3
+    measured = (DOCS / "benchmarks/README.md").read_text(encoding="utf-8")
+    assert [f for f in figures if f"| {f} |" not in measured] == []
+
+
+def test_each_decision_is_in_the_index() -> None:
+    index = (DOCS / "adr/README.md").read_text(encoding="utf-8")
+    assert [f.name for f in (DOCS / "adr").glob("0*.md") if f"({f.name})" not in index] == []
+
+
+def test_the_site_can_be_searched_as_files(site: Path) -> None:
+    """Where nothing may be fetched and no Worker started, the index is a script, and a frame of the page searches."""
+    program = next(filter(None, map(shutil.which, install_chromium.NAMES)), None)
+    if program is None:
+        pytest.skip("needs Chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "concepts/lanes.html").as_uri())
+        page.locator(".md-search__input").click()
+        page.locator(".md-search__input").press_sequentially("dead letter")
+        found = page.locator(".md-search-result__item a").first
+        found.wait_for(timeout=PATIENCE)
+        found.click()
+        page.wait_for_url("**/*h=dead*")
+        browser.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
 @pytest.mark.parametrize("name", build_docs.PAGES)
 def test_a_generated_page_is_current(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == build_docs.PAGES[name](), "run `make docs`"
 
 
-@pytest.mark.parametrize("name", headgate.__all__)
+OFFERED = (
+    {name: getattr(home, name) for home in (headgate, headgate.types) for name in home.__all__}
+    | {c.__name__: c for c in errors_reference.classes()}
+    | {c.__name__: c for c, _ in python_reference.CLASSES}
+)
+
+
+@pytest.mark.parametrize("name", OFFERED)
 def test_python_is_complete(name: str) -> None:
     """Every public name is in the reference of Python or of errors; of classes, every method and property."""
-    thing = getattr(headgate, name)
+    thing = OFFERED[name]
     page = python_reference.page()
+    if get_origin(thing) is not None:  # the alias of a type
+        return
     if inspect.isclass(thing) and issubclass(thing, headgate.Error):
         assert thing is headgate.Error or f"| `{name}` |" in errors_reference.page()
         return
@@ -126,7 +174,7 @@ def test_python_is_complete(name: str) -> None:
         return
     heading = rf"^#+ (?:headgate\.)?{name}$"
     assert re.search(heading, page, re.MULTILINE)
-    if name in python_reference.CLASSES:
+    if thing in [cls for cls, _ in python_reference.CLASSES]:
         section = re.split(r"^## ", page.partition(f"\n## {name}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
         for method, value in inspect.getmembers(thing):
             if method.startswith("_") or not (inspect.isfunction(value) or isinstance(value, property)):
@@ -137,7 +185,7 @@ def test_python_is_complete(name: str) -> None:
 
 def test_worker_options_are_complete() -> None:
     section = python_reference.page().partition("\n## WorkerOptions\n")[2]
-    for option in inspect.get_annotations(headgate.WorkerOptions):
+    for option in inspect.get_annotations(WorkerOptions):
         assert f"| `{option}` |" in section
 
 

@@ -12,7 +12,6 @@ from headgate import Outgoing
 from headgate.observe.opened import ConsumerScreen, MessageScreen, StreamScreen
 from support.command_line import CommandLine
 
-from .conftest import take
 from .looking_glass import shown, until
 from .test_screens import opened
 

@@ -58,7 +58,7 @@ def _send(stream: str, datas: list[str], keys: Any, headers: Any, channels: Any,
     for text, key, header, channel, delay, id in columns:
         about = None if header is None else Raw(header.encode())
         at = delay.removeprefix(statements.AT) if delay and delay.startswith(statements.AT) else None
-        wait = milliseconds(delay) if at is None else None
+        wait = max(0, milliseconds(delay) or 0) if at is None and delay else None  # one that is over is none
         messages.append(Outgoing(answers.from_text(text, about), key, about, channel, wait, id, at))
     return Request(
         "POST", path("streams", stream, "messages"), answers.counts("seqs"), body={"messages": messages},
@@ -133,6 +133,12 @@ def _attempts(stream: str, seq: int | None, consumer: str | None, limit: int, be
 @call(statements.DEAD_LETTERS)
 def _dead_letters(stream: str, consumer: str, limit: int, after: int) -> Made:
     query = listing(limit, after=after)
+    return look(consumer_path(stream, consumer, "dead"), answers.rows, list[answers.Dead], query)
+
+
+@call(statements.DEAD_OF_GROUP)
+def _dead_of_group(stream: str, consumer: str, group: str, limit: int, after: int) -> Made:
+    query = listing(limit, after=after, group=group)
     return look(consumer_path(stream, consumer, "dead"), answers.rows, list[answers.Dead], query)
 
 

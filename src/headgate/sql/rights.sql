@@ -38,7 +38,8 @@ begin
            'end_mark', 'unread_since', 'reading_lag', 'chosen_streams', 'removed_between',
            'read_plan', 'has_channels', 'archive_mark', 'note_pipeline', 'pipeline_status',
            'stream_settings', 'consumer_settings', 'installed_version', 'doctor', 'vitals',
-           'history', 'seq_at', 'seek_preview', 'postgres_sources', 'source_backfills']),
+           'history', 'seq_at', 'seek_preview', 'dead_groups', 'dead_of_group', 'waiting_of_key',
+           'try_filter', 'postgres_sources', 'source_backfills']),
         ('headgate_owner',
          array['create_stream', 'alter_stream', 'drop_stream', 'create_consumer', 'alter_consumer',
                'drop_consumer', 'pause', 'resume',
@@ -83,7 +84,7 @@ begin
     lock table headgate.stream in share row exclusive mode;
   end loop;
   perform headgate.grant_views(x) from headgate.stream x;
-  insert into headgate.house (system_identifier, home, written_by)
-    select system_identifier, 'headgate.house'::regclass, pg_current_xact_id()
+  insert into headgate.cluster_identity (system_identifier, own_table, written_by)
+    select system_identifier, 'headgate.cluster_identity'::regclass, pg_current_xact_id()
       from pg_control_system() on conflict do nothing;
 end $$;

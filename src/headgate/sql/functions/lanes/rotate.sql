@@ -200,7 +200,7 @@ declare
       select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick,
              k.turn,
              (select coalesce(max(t.id), 0) from headgate.tick t
-               where t.stream = {stream} and (t.late is not null or t.reborn is not null))
+               where t.stream = {stream} and (t.late is not null or t.bridge_to is not null))
         into behind, g_pos, g_tick, g_turn, special from headgate.cursor k
        where k.consumer = c.id and k.lane = -1;
       exit when open or not behind;
@@ -275,7 +275,7 @@ declare
     if g_base > newest.base then
       newest := headgate.newest_tick({stream});
       select coalesce(max(t.id), 0) into special from headgate.tick t
-       where t.stream = {stream} and (t.late is not null or t.reborn is not null);
+       where t.stream = {stream} and (t.late is not null or t.bridge_to is not null);
     end if;
     -- point: a rotation knows the gatherer
     -- In this order, and both now that the lanes are held: which keys are in flight, then (below)
@@ -471,7 +471,7 @@ begin
         select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at, {m.channel} as channel
           from unnest(back, back_attempts) p (seq, attempt)
           join (select * from headgate.message_{stream} union all select *
-                  from headgate.kept_{stream}) m on m.seq = p.seq),
+                  from headgate.preserved_{stream}) m on m.seq = p.seq),
       d as (
         insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at,
                                        worker)
@@ -483,7 +483,7 @@ begin
         from d, m order by m.seq;
       get diagnostics got = row_count;
       if got < cardinality(back) then
-        perform headgate.lose_missing(c, back, back_keys, 'removed while parked');
+        perform headgate.record_missing(c, back, back_keys, 'removed while parked');
       end if;
       want := want - got; total := total + got;
       again := least(got, (select count(*) from unnest(back_attempts) a where a > 1));
@@ -531,7 +531,7 @@ begin
         select w.seq, w.attempt, w.due, w.place, m.key, m.data, m.headers, {m.channel}, m.created_at
           from waits w
             join (select * from headgate.message_{stream} union all select *
-                    from headgate.kept_{stream}) m on m.seq = w.seq) x
+                    from headgate.preserved_{stream}) m on m.seq = w.seq) x
        order by x.due, x.seq limit want),
     stop as materialized (
       select coalesce(
@@ -548,7 +548,8 @@ begin
       select x.seq, x.place from (
         select w.seq, w.place from waits w
          where not exists (select from headgate.message_{stream} m where m.seq = w.seq)
-           and not exists (select from headgate.kept_{stream} m where m.seq = w.seq) offset 0) x
+           and not exists (select from headgate.preserved_{stream} m where m.seq = w.seq)
+        offset 0) x
        where headgate.no_fixed_snapshot(x.seq)),
     noted as (
       insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)

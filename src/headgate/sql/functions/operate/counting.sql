@@ -1,4 +1,4 @@
--- Numbers that people see: what is unread, how far a consumer is, how large a stream.
+-- How much is unread for a consumer.
 
 -- unread_count(consumer, n) -> how many messages the consumer has still to come to: counted when
 -- there are at most n (before its filter), and otherwise an estimate (exact = false), so that a
@@ -88,6 +88,29 @@ begin
         select from headgate.discovered x where x.consumer = c.id limit n + 1) x) > n then
     exact := false;
   else
+    select x.looked, x.hits into looked, count from headgate.unread_awake(c, n) x;
+    exact := looked <= n;
+  end if;
+  if exact then
+    select x.looked, x.hits into ahead from headgate.unread_gathered(c, g, n) x;
+    exact := ahead.looked <= n;
+    count := count + ahead.hits;
+  end if;
+  if exact then return; end if;
+  if seen is null then
+    select sum(x.unread) into seen
+      from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
+  end if;
+  count := greatest(n, seen)::bigint;
+end $$;
+
+-- unread_awake(consumer, n) -> of the lanes that are awake, or that there is word of: how many
+-- messages were looked at (n + 1 at most), and how many of them are unread.
+create or replace function headgate.unread_awake(
+  c headgate.consumer, n int, out looked bigint, out hits bigint)
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
   execute format($q$
     select count(*),
            count(*) filter (where (($1).pattern is null or m.key ~ ($1).pattern) and m.counts)
@@ -104,105 +127,48 @@ begin
              limit $2 + 1) m $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.ahead_sql('k'),
     headgate.not_discarded_sql('k'))
-    into looked, count using c, n;
-  exact := looked <= n;
-  end if;
-  if exact then
-    execute format($q$
-      select count(*) as looked, count(*) filter (where
-          (($1).pattern is null or m.key ~ ($1).pattern)
-          and not exists (select from headgate.discovered x
-                           where x.consumer = ($1).id and x.lane = m.lane)
-          and not exists (select from headgate.wake w
-                            join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
-                           where w.consumer = ($1).id and w.lane = m.lane)
-          and not exists (select from headgate.cursor k
-                           where k.consumer = ($1).id and k.lane = m.lane
-                             and (k.next_at is not null or not %2$s))) as unread
-        from (select m.seq, m.xid, m.lane, m.key from headgate.message_%1$s m
-               where m.seq > $4 and %3$s
-               order by m.seq limit $2 + 1) m $q$,
-      c.stream, headgate.unread_sql('k'), headgate.unread_sql('($3)'))
-      into ahead using c, n, g, headgate.read_up_to(c.stream, g);
-    exact := ahead.looked <= n;
-    count := count + ahead.unread;
-  end if;
-  if exact then return; end if;
-  if seen is null then
-    select sum(x.unread) into seen
-      from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
-  end if;
-  count := greatest(n, seen)::bigint;
+    into looked, hits using c, n;
 end $$;
 
--- floor_of(consumer) -> everything at or below is done for it.
-create or replace function headgate.floor_of(c headgate.consumer) returns bigint
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+-- unread_gathered(consumer, gatherer, n) -> the same of what the gatherer has still to come to,
+-- without the lanes that unread_awake looks at.
+create or replace function headgate.unread_gathered(
+  c headgate.consumer, g headgate.cursor, n int, out looked bigint, out hits bigint)
+language plpgsql stable set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
 begin
-  -- What retention has removed holds nobody; a lane holds the floor only before the first message
-  -- behind its cursor, and before the lo of the newest tick, above which one may still be
-  -- committed; what late transactions may have written holds it. Of named lanes in the middle of a
-  -- span there may be any number: their messages are not looked for.
   execute format($q$
-    select least(
-      (select greatest(least(x.lowest, (select min(lower(t.late)) - 1 from headgate.tick t
-                                         where t.stream = %1$s and t.late is not null
-                                           and t.id > x.base)), $3)
-         from (select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1) as lowest,
-                 min(k.to_base) as base
-                 from headgate.cursor k
-                where k.consumer = $1 and k.lane >= 144115188075855872 and k.next_at is not null
-                  and k.pos < k.to_hi) x
-        where x.base is not null),
-      (select min(least(m.seq - 1, greatest(u.start, $2)))
-         from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
-         left join lateral (
-           select m.seq from headgate.message_%1$s m
-            where k.lane >= 0 and (m.lane, m.seq) > (k.lane, u.start)
-              and (m.lane, m.seq) < (k.lane + 1, 0)
-              and m.seq > u.start and %3$s order by m.lane, m.seq limit 1) m on true
-        where k.consumer = $1 and k.lane >= 0
-          and case when k.lane < 144115188075855872 then true
-                   else k.next_at is not null and k.pos >= k.to_hi end),
-      (select case when min(x.from_lo) is not null
-                   then
-                     greatest(min(greatest(least(x.from_lo, lower(x.late) - 1), x.first_seq - 1)),
-                              $3) end
-         from headgate.discovered x
-        where x.consumer = $1
-          and not exists (select from headgate.cursor o where o.consumer = $1 and o.lane = x.lane)),
-      (select min(m.seq) - 1 from headgate.noted_lanes($1) k cross
-         join lateral greatest(%2$s, $3) u (start)
-        cross join lateral (
-          select m.seq from headgate.message_%1$s m
-           where (m.lane, m.seq) > (k.lane, u.start) and (m.lane, m.seq) < (k.lane + 1, 0) and %3$s
-           order by m.lane, m.seq limit 1) m),
-      (select least((select m.seq - 1 from headgate.message_%1$s m
-                      where m.seq > u.start and %3$s
-                        and (select z.seq from headgate.discarded z
-                              where z.consumer = $1 and z.seq = m.seq limit 1) is null
-                      order by m.seq limit 1), greatest(u.start, $2))
-         from headgate.cursor k cross join lateral greatest(%2$s, $3) u (start)
-        where k.consumer = $1 and k.lane = -1)) $q$,
-    c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.unread_sql('k'))
-    into r using c.id, newest.lo, lower(headgate.log_ranges(c.stream)) - 1;
-  return least(r, headgate.late_floor(c, newest),
-               (select min(f.seq) - 1 from headgate.in_flight f where f.consumer = c.id),
-                  (select min(p.seq) - 1 from headgate.parked p where p.consumer = c.id));
+    select count(*) as looked, count(*) filter (where
+        (($1).pattern is null or m.key ~ ($1).pattern)
+        and not exists (select from headgate.discovered x
+                         where x.consumer = ($1).id and x.lane = m.lane)
+        and not exists (select from headgate.wake w
+                          join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
+                         where w.consumer = ($1).id and w.lane = m.lane)
+        and not exists (select from headgate.cursor k
+                         where k.consumer = ($1).id and k.lane = m.lane
+                           and (k.next_at is not null or not %2$s))) as unread
+      from (select m.seq, m.xid, m.lane, m.key from headgate.message_%1$s m
+             where m.seq > $4 and %3$s
+             order by m.seq limit $2 + 1) m $q$,
+    c.stream, headgate.unread_sql('k'), headgate.unread_sql('($3)'))
+    into looked, hits using c, n, g, headgate.read_up_to(c.stream, g);
 end $$;
 
--- late_floor(consumer, newest tick) -> below which nothing can come any more from transactions that
--- are late, or null: there is none. What lies before the seq that the consumer starts at never
--- does.
-create or replace function headgate.late_floor(c headgate.consumer, newest headgate.tick)
-returns bigint
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select greatest(min(f),
-                  (select min(k.first_seq) - 1 from headgate.cursor k where k.consumer = c.id))
-    from unnest(newest.late_from) f having count(*) > 0
-$$;
+-- sent_at(stream id, seq) -> when a message was sent; null when it is gone.
+create or replace function headgate.sent_at(p_stream int, p_seq bigint) returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare r timestamptz;
+begin
+  if p_seq is null then return null; end if;
+  execute format($q$
+    select m.created_at from (
+      select m.seq, m.created_at from headgate.message_%1$s m
+      union all
+      select m.seq, m.created_at from headgate.preserved_%1$s m) m
+     where m.seq = $1 limit 1 $q$, p_stream) into r using p_seq;
+  return r;
+end $$;
 
 -- consumer_facts(consumer) -> unread_count, floor_of and oldest_unacked at once: who lists
 -- consumers asks for all of them, and planning a statement costs more than what it reads. Nothing,
@@ -217,7 +183,7 @@ declare
   newest headgate.tick;
   most bigint;       -- of a lane so many messages are counted
   longest bigint;    -- the most that one had
-  held bigint;       -- the first message in flight or parked
+  held bigint;       -- the first message in flight or parked, if there is one
   held_since timestamptz;
 begin
   if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
@@ -252,14 +218,7 @@ begin
   end if;
   held := least((select min(f.seq) from headgate.in_flight f where f.consumer = c.id),
                 (select min(p.seq) from headgate.parked p where p.consumer = c.id));
-  if held is not null then
-    execute format($q$
-      select m.created_at from (
-        select m.seq, m.created_at from headgate.message_%1$s m
-        union all
-        select m.seq, m.created_at from headgate.kept_%1$s m) m
-       where m.seq = $1 limit 1 $q$, c.stream) into held_since using held;
-  end if;
+  held_since := headgate.sent_at(c.stream, held);
   floor := least(floor, headgate.late_floor(c, newest), held - 1);
   oldest_unacked := least(oldest_unacked, held_since);
 exception when undefined_table or internal_error then
@@ -268,156 +227,4 @@ exception when undefined_table or internal_error then
   exact := false;
   floor := 0;
   oldest_unacked := null;
-end $$;
-
--- first_sent_after(stream id, seq) -> when the first message above this seq was sent, if there is
--- one.
-create or replace function headgate.first_sent_after(p_stream int, p_seq bigint) returns timestamptz
-language plpgsql stable set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r timestamptz;
-begin
-  if p_seq >= headgate.last_seq(p_stream) then return null; end if;
-  execute format(
-    'select m.created_at from headgate.message_%s m where m.seq > $1 order by m.seq limit 1',
-    p_stream)
-    into r using p_seq;
-  return r;
-end $$;
-
--- is_gone(stream id) -> whether its log is not there (any more), whatever the snapshot of the
--- caller still shows.
-create or replace function headgate.is_gone(p_stream int) returns boolean
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select to_regclass(format('headgate.message_%s', p_stream)) is null
-$$;
-
--- stream_rate(stream id, last seq) -> sequence numbers that went by a second in the last ten to
--- twenty seconds: an estimate. Ticks tell where there is one of that age. Where nobody made one,
--- the times of some messages do, so that what was sent before the window does not count.
-create or replace function headgate.stream_rate(p_stream int, p_last bigint) returns float8
-language plpgsql stable set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off as $$
-declare
-  t headgate.tick;
-  since timestamptz := clock_timestamp() - interval '10 seconds';
-  low bigint;   -- at or below was sent before `since`
-  high bigint;  -- above was sent after
-begin
-  select * into t from headgate.tick k
-   where k.stream = p_stream and k.at <= since order by k.id desc limit 1;
-  low := coalesce(t.hi, 0);
-  if low >= p_last then return 0; end if;
-  if t.at < since - interval '10 seconds' or t.id is null then
-    high := p_last;
-    -- sixteen looks each: what is left is a 4,096th of what was sent since the tick
-    for i in 1 .. 3 loop
-      execute format($q$
-        select coalesce(max(x.seq) filter (where m.created_at < $3 or m.created_at is null), $1),
-               coalesce(min(x.seq) filter (where m.created_at >= $3), $2)
-          from (select $1 + ($2 - $1) * n / 16 as seq from generate_series(1, 16) n) x
-          left join lateral (select m.created_at from headgate.message_%s m
-                              where m.seq >= x.seq order by m.seq limit 1) m on true $q$, p_stream)
-        into low, high using low, high, since;
-      exit when high - low < 2 or high <= low;
-    end loop;
-    t.at := since;
-    low := least(low, p_last);
-  end if;
-  return greatest(headgate.used_seqs(p_stream, p_last) - headgate.used_seqs(p_stream, low), 0)
-         / extract(epoch from clock_timestamp() - t.at);
-end $$;
-
--- stream_facts(stream id) -> count (estimated when large), bytes, oldest, newest, rate over the
--- last seconds. What compaction has kept counts.
-create or replace function headgate.stream_facts(p_stream int, out messages bigint,
-                                                 out exact boolean, out bytes bigint,
-  out oldest timestamptz, out newest timestamptz, out last_seq bigint, out rate float8)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare kept bigint; kept_since timestamptz;
-begin
-  last_seq := headgate.last_seq(p_stream);
-  execute format(
-    'select (select created_at from headgate.message_%1$s order by seq limit 1), (select created_at from headgate.message_%1$s order by seq desc limit 1), '
-                 '(select count(*) from (select from headgate.message_%1$s limit 10001) x)',
-                 p_stream) into oldest, newest, messages;
-  exact := messages <= 10000;
-  if not exact then
-    -- segments were counted as they closed; of those still written, all seqs that were drawn
-    select greatest(stream_facts.messages,
-                    sum(
-                      coalesce(g.messages,
-                               greatest(least(last_seq + 1, g.end_seq) - g.first_seq - g.skipped,
-                                        0)))::bigint) into messages
-      from headgate.segment g where g.stream = p_stream and g.state <> 'dropped';
-  end if;
-  select sum(pg_total_relation_size(i.inhrelid)) into bytes from pg_inherits i
-   where i.inhparent = ('headgate.message_' || p_stream)::regclass;
-  execute format('select (select count(*) from (select from headgate.kept_%1$s limit 10001) x), '
-                 '(select created_at from headgate.kept_%1$s order by seq limit 1)', p_stream)
-                   into kept, kept_since;
-  if kept > 0 then
-    if kept > 10000 then  -- as the last vacuum or analyze counted them
-      exact := false;
-      select greatest(kept, r.reltuples::bigint) into kept from pg_class r
-       where r.oid = ('headgate.kept_' || p_stream)::regclass;
-    end if;
-    messages := messages + kept;
-    oldest := least(oldest, kept_since);
-    bytes := bytes + pg_total_relation_size(('headgate.kept_' || p_stream)::regclass);
-  end if;
-  rate := headgate.stream_rate(p_stream, last_seq);
-exception when undefined_table or internal_error then  -- it is being dropped
-  if not headgate.is_gone(p_stream) then raise; end if;
-  messages := 0;
-  exact := false;
-  bytes := 0;
-  last_seq := 0;
-end $$;
-
--- dead_count(consumer) -> how many dead letters it has.
-create or replace function headgate.dead_count(c headgate.consumer) returns bigint
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off as $$
-declare d int; n bigint := 0;
-begin
-  select id into d from headgate.stream s where s.dead_of = c.stream;
-  if found then
-    execute format(
-      'select count(*) from headgate.message_%s m where left(m.headers ->> ''source_consumer'', 60) = $1', d) into n using c.name;
-  end if;
-  return n;
-exception when undefined_table or internal_error then  -- it is being dropped
-  if not headgate.is_gone(d) then raise; end if;
-  return 0;
-end $$;
-
--- oldest_unacked(consumer) -> when the oldest message that it has not finished was sent; null when
--- there is none.
-create or replace function headgate.oldest_unacked(c headgate.consumer) returns timestamptz
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r timestamptz;
-begin
-  -- any number of lanes: the first one that may be unfinished
-  if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
-    return headgate.first_sent_after(c.stream, headgate.floor_of(c));
-  end if;
-  execute format($q$
-    select min(x.created_at) from (
-      select m.created_at from headgate.cursor k cross join lateral (
-        select m.created_at from headgate.message_%1$s m
-         where (m.lane, m.seq) > (k.lane, headgate.read_up_to(($1).stream, k))
-           and (m.lane, m.seq) < (k.lane + 1, 0)
-           and headgate.unread(k, m.seq, m.xid)
-           and (($1).pattern is null or m.key ~ ($1).pattern) order by m.lane, m.seq limit 1) m
-             where k.consumer = ($1).id
-      union all
-      select m.created_at
-        from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
-          where m.seq = least(
-        (select min(f.seq) from headgate.in_flight f where f.consumer = ($1).id),
-        (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$, c.stream)
-          into r using c;
-  return r;
 end $$;
