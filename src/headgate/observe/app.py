@@ -22,7 +22,7 @@ from .beside import beside
 from .dialogs import Ask, Help
 from .figures import clean
 from .looking import may_act, place
-from .overview import Overview
+from .overview import OverviewScreen
 from .screens import Live
 
 EVERY = 2.0  # seconds between looks
@@ -49,7 +49,7 @@ class Observe(App[None]):
         super().__init__()
         self.hg = hg
         self.place = place(hg)
-        self.overview = Overview(sort, search)
+        self.overview = OverviewScreen(sort, search)
         self.may_act: bool | None = None  # not asked yet
         self.is_frozen = False
         self.note = Text()

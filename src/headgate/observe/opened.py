@@ -21,29 +21,34 @@ from .details import OfConsumer, OfMessage, OfSource, OfStream, of_consumer, of_
 from .figures import clean, clock, count, estimated, payload, pretty, rate, seconds, since
 from .looking import line_of
 from .screens import BACK, Live, consumer_actions, facts
-from .tables import Column, Grid, Row
+from .tables import Grid, GridColumn, GridRow
 from .views import SEPARATOR, backfill, kept
 
 HELD = (
-    Column("STATE", 9), Column("SEQ", 9, True), Column("KEY", 10, share=2), Column("TRY", 3, True),
-    Column("DUE", 8), Column("WORKER", 10, share=1, wide=104), Column("ERROR OR DATA", 16, share=3),
+    GridColumn("STATE", 9), GridColumn("SEQ", 9, True), GridColumn("KEY", 10, share=2), GridColumn("TRY", 3, True),
+    GridColumn("DUE", 8), GridColumn("WORKER", 10, share=1, wide=104), GridColumn("ERROR OR DATA", 16, share=3),
 )  # fmt: skip
 CHANNELS = (
-    Column("TENANT", 12, share=2), Column("STATE", 7), Column("WAITING", 8, True), Column("OLDEST", 7, True),
-    Column("IN FLIGHT", 9, True), Column("PARKED", 6, True), Column("DELIVERED", 10, True),
+    GridColumn("TENANT", 12, share=2), GridColumn("STATE", 7), GridColumn("WAITING", 8, True), GridColumn("OLDEST", 7, True),
+    GridColumn("IN FLIGHT", 9, True), GridColumn("PARKED", 6, True), GridColumn("DELIVERED", 10, True),
 )  # fmt: skip
 WORKERS = (
-    Column("WORKER", 12, share=1), Column("LANES", 10, share=1), Column("IN FLIGHT", 9, True), Column("SEEN", 7, True),
-    Column("JOINED", 9, True),
+    GridColumn("WORKER", 12, share=1), GridColumn("LANES", 10, share=1), GridColumn("IN FLIGHT", 9, True), GridColumn("SEEN", 7, True),
+    GridColumn("JOINED", 9, True),
 )  # fmt: skip
 OF_STREAM = (
-    Column("TROUBLE", 7), Column("CONSUMER", 10, share=1), Column("LAG", 8, True), Column("OLDEST", 6, True),
-    Column("RATE/S", 8, True), Column("FLIGHT", 6, True), Column("PARKED", 6, True), Column("DEAD", 6, True),
+    GridColumn("TROUBLE", 7), GridColumn("CONSUMER", 10, share=1), GridColumn("LAG", 8, True), GridColumn("OLDEST", 6, True),
+    GridColumn("RATE/S", 8, True), GridColumn("FLIGHT", 6, True), GridColumn("PARKED", 6, True), GridColumn("DEAD", 6, True),
 )  # fmt: skip
-NEWEST = (Column("SENT", 8), Column("SEQ", 9, True), Column("KEY", 12, share=1), Column("DATA", 16, share=3))
+NEWEST = (
+    GridColumn("SENT", 8),
+    GridColumn("SEQ", 9, True),
+    GridColumn("KEY", 12, share=1),
+    GridColumn("DATA", 16, share=3),
+)
 BACKFILLS = (
-    Column("TABLE", 12, share=1), Column("STATE", 8), Column("ROWS", 9, True), Column("OF ABOUT", 9, True),
-    Column("ASKED", 8), Column("DONE", 8), Column("ERROR", 8, share=2),
+    GridColumn("TABLE", 12, share=1), GridColumn("STATE", 8), GridColumn("ROWS", 9, True), GridColumn("OF ABOUT", 9, True),
+    GridColumn("ASKED", 8), GridColumn("DONE", 8), GridColumn("ERROR", 8, share=2),
 )  # fmt: skip
 EVENTS = {
     "sent": "sent", "gone": "removed from the stream", "delivered": "handed to a worker", "failed": "failed",
@@ -90,7 +95,7 @@ class StreamScreen(Live[OfStream]):
         ))  # fmt: skip
         lines = [line_of(c, now) for c in seen.consumers]
         self.query_one("#consumers", Grid).show(OF_STREAM, [
-            Row(x.info.name, (
+            GridRow(x.info.name, (
                 Text(x.trouble.word, COLOURS[x.trouble.word]), cell(x.info.name, "bold"),
                 estimated(x.info.lag, x.info.exact), seconds(x.age), rate(x.info.rate), count(x.info.in_flight),
                 count(x.info.parked), Text(count(x.info.dead), "red" if x.info.dead else ""),
@@ -98,7 +103,7 @@ class StreamScreen(Live[OfStream]):
             for x in sorted(lines, key=lambda x: (x.trouble.rank, -x.info.lag, x.info.name))
         ])  # fmt: skip
         self.query_one("#newest", Grid).show(NEWEST, [
-            Row(str(m.seq), (clock(m.created_at), str(m.seq), m.key or "", payload(m.data))) for m in seen.newest
+            GridRow(str(m.seq), (clock(m.created_at), str(m.seq), m.key or "", payload(m.data))) for m in seen.newest
         ])  # fmt: skip
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
@@ -168,7 +173,7 @@ class ConsumerScreen(Live[OfConsumer]):
         grid = self.query_one(Grid)
         if self.list == "tenants":
             grid.show(CHANNELS, [
-                Row(ch.channel or "", (
+                GridRow(ch.channel or "", (
                     cell(ch.channel or "(none)", "bold"), ch.state, estimated(ch.waiting, ch.exact),
                     since(ch.oldest, now), f"{ch.in_flight:,}"
                     + ("" if ch.max_concurrency is None else f" of {ch.max_concurrency:,}"),
@@ -178,7 +183,7 @@ class ConsumerScreen(Live[OfConsumer]):
             ])  # fmt: skip
         elif self.list == "workers":
             grid.show(WORKERS, [
-                Row(w.name, (
+                GridRow(w.name, (
                     cell(w.name, "bold"), ", ".join(map(str, w.lanes)), count(w.in_flight), since(w.seen_at, now),
                     clock(w.joined_at),
                 ))
@@ -231,12 +236,12 @@ class ConsumerScreen(Live[OfConsumer]):
         return found
 
 
-def _messages(seen: OfConsumer, now: datetime) -> list[Row]:
+def _messages(seen: OfConsumer, now: datetime) -> list[GridRow]:
     """Those in hand and parked, the dead ones, and those that come next."""
     return [
         *(_message_row(m, now) for m in seen.held),
         *(
-            Row(SEPARATOR.join(("dead", str(d.source_seq or d.seq), str(d.seq))), (
+            GridRow(SEPARATOR.join(("dead", str(d.source_seq or d.seq), str(d.seq))), (
                 Text("dead", "red"), str(d.source_seq or d.seq), d.key or "", str(d.attempts), ago(d.failed_at, now),
                 "", cell(d.last_error or "", "red"),
             ))
@@ -246,11 +251,11 @@ def _messages(seen: OfConsumer, now: datetime) -> list[Row]:
     ]  # fmt: skip
 
 
-def _message_row(m: PeekedMessage, now: datetime) -> Row:
+def _message_row(m: PeekedMessage, now: datetime) -> GridRow:
     word = {"delivered": "in flight", "available": "waits"}.get(m.state, m.reason or m.state)
     colour = {"in flight": "green", "waits": "dim"}.get(word, "yellow")
     due = "" if m.visible_at is None else ago(m.visible_at, now)
-    return Row(SEPARATOR.join((m.state, str(m.seq), "0")), (
+    return GridRow(SEPARATOR.join((m.state, str(m.seq), "0")), (
         Text(clean(word), colour), str(m.seq), m.key or "", str(m.attempt) if m.attempt else "", due, m.worker or "",
         cell(m.last_error, "red") if m.last_error else payload(m.data),
     ))  # fmt: skip
@@ -366,7 +371,7 @@ class SourceScreen(Live[OfSource]):
                 lines.append(Text(clean(text), "red" if text == s.error else ""))
         self.query_one("#facts", Static).update(Text("\n").join(lines))
         self.query_one(Grid).show(BACKFILLS, [
-            Row(b.table, (
+            GridRow(b.table, (
                 cell(b.table, "bold"), b.state, count(b.rows), count(b.estimate), clock(b.asked_at),
                 clock(b.finished_at), cell(b.error or "", "red"),
             ))

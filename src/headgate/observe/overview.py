@@ -21,7 +21,7 @@ from .looking import Look, look, past
 from .opened import ConsumerScreen, MessageScreen, SourceScreen, StreamScreen
 from .screens import Live, consumer_actions
 from .tables import Grid
-from .views import SEPARATOR, Consumers, Messages, Sources, Streams, Tenants, View
+from .views import SEPARATOR, ConsumersView, MessagesView, SourcesView, StreamsView, TenantsView, View
 
 REMEMBERED = 300  # looks
 
@@ -30,7 +30,7 @@ TALL = 34  # lines of a screen that has room for the newest messages below any l
 Seen = tuple[int, Look, Any, Any]  # which list, everything, what the list has besides, the newest messages
 
 
-class Overview(Live[Seen]):
+class OverviewScreen(Live[Seen]):
     """Everything at a glance."""
 
     BINDINGS: ClassVar[list[Any]] = [ Binding("s", "sort", "Sort"), Binding("slash", "search", "Filter"),
@@ -42,9 +42,9 @@ class Overview(Live[Seen]):
 
     def __init__(self, sort: str, search: str) -> None:
         super().__init__()
-        self.views: list[View] = [Consumers(), Streams(), Messages(), Tenants(), Sources()]
+        self.views: list[View] = [ConsumersView(), StreamsView(), MessagesView(), TenantsView(), SourcesView()]
         self.at = 0
-        self.flow_at = next(n for n, view in enumerate(self.views) if isinstance(view, Messages))
+        self.flow_at = next(n for n, view in enumerate(self.views) if isinstance(view, MessagesView))
         self.shows_flow = False
         self.sorts = [view.sorts[0] for view in self.views]
         self.sorts[0] = sort
@@ -196,11 +196,11 @@ class Overview(Live[Seen]):
         if not key:
             return
         parts = key.split(SEPARATOR)
-        if isinstance(view, (Consumers, Tenants)):
+        if isinstance(view, (ConsumersView, TenantsView)):
             self.app.push_screen(ConsumerScreen(parts[0], parts[1]))
-        elif isinstance(view, Streams):
+        elif isinstance(view, StreamsView):
             self.app.push_screen(StreamScreen(key))
-        elif isinstance(view, Messages):
+        elif isinstance(view, MessagesView):
             self.app.push_screen(MessageScreen(parts[0], int(parts[1])))
         elif any(s.info.name == key and isinstance(s.info, PostgresSourceInfo) for s in self._found()):
             self.app.push_screen(SourceScreen(key))
@@ -215,12 +215,12 @@ class Overview(Live[Seen]):
         key, view = self.query_one("#list", Grid).chosen, self.views[self.at]
         if key is None or self.last is None:
             return {}
-        if isinstance(view, Sources):
+        if isinstance(view, SourcesView):
             chosen = next((s.info for s in self._found() if s.info.name == key), None)
             if not isinstance(chosen, PostgresSourceInfo):
                 return {"p": "only sources of tables can be paused"}
             return {"p": actions.pause_source(chosen)}
-        if not isinstance(view, (Consumers, Tenants)):
+        if not isinstance(view, (ConsumersView, TenantsView)):
             return {}
         name = tuple(key.split(SEPARATOR)[:2])
         line = next((each for each in self.last[1].lines if each.name == name), None)

@@ -18,7 +18,7 @@ GAP = 1  # cells between two columns
 
 
 @dataclass(frozen=True)
-class Column:
+class GridColumn:
     """A column. `share`: of the room that is left; a screen narrower than `wide` leaves it out."""
 
     title: str
@@ -29,7 +29,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class GridRow:
     """A row, with the key that it is known by, and a cell for each column."""
 
     key: str
@@ -43,13 +43,13 @@ class Grid(DataTable[Text]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, cell_padding=0, **options)
-        self._wanted: Sequence[Column] = ()
-        self._rows: Sequence[Row] = ()
+        self._wanted: Sequence[GridColumn] = ()
+        self._rows: Sequence[GridRow] = ()
         self._drawn: list[list[Text]] = []
         self._keys: list[str] = []
         self._widths: list[int] = []  # 0: the column is left out
 
-    def show(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    def show(self, columns: Sequence[GridColumn], rows: Sequence[GridRow]) -> None:
         """Shows these."""
         is_new = columns != self._wanted
         self._wanted, self._rows = columns, rows
@@ -108,7 +108,7 @@ class Grid(DataTable[Text]):
         self.scroll_to(y=top, animate=False)
         self.move_cursor(row=row, animate=False)
 
-    def _draw(self, row: Row) -> list[Text]:
+    def _draw(self, row: GridRow) -> list[Text]:
         return [
             fit(cell(text), width, column.is_right)
             for text, width, column in zip(row.cells, self._widths, self._wanted, strict=True)

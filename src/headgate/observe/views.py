@@ -17,7 +17,7 @@ from .cells import COLOURS, cell
 from .details import Flow, OfSource, sources, tenants
 from .figures import clock, count, estimated, payload, rate, seconds, since, sparkline
 from .looking import Line, Look
-from .tables import Column, Row
+from .tables import GridColumn, GridRow
 
 SPARK = 16  # looks of a sparkline in a row
 SEPARATOR = "\x1f"  # between the parts of a row's key; no name has it
@@ -27,14 +27,14 @@ class View:
     """A list. `look` asks for more than the look at everything has, `rows` shows what was found."""
 
     title: ClassVar[str]
-    columns: ClassVar[Sequence[Column]]
+    columns: ClassVar[Sequence[GridColumn]]
     sorts: ClassVar[Sequence[str]]
     none: ClassVar[str]
 
     def look(self, hg: Headgate, seen: Look) -> Any:
         """What it shows besides; in a thread."""
 
-    def rows(self, seen: Look, found: Any, sort: str) -> list[Row]:
+    def rows(self, seen: Look, found: Any, sort: str) -> list[GridRow]:
         """Its rows, in order."""
         raise NotImplementedError
 
@@ -43,7 +43,7 @@ class View:
         return ""
 
 
-class Rates:
+class RecentRates:
     """The last rates of streams and consumers, for sparklines."""
 
     def __init__(self) -> None:
@@ -61,29 +61,29 @@ class Rates:
             del self._known[key]
 
 
-class Consumers(View):
+class ConsumersView(View):
     """Every consumer, those in trouble first."""
 
     title = "Consumers"
     columns = (
-        Column("TROUBLE", 7), Column("STREAM", 8, share=1), Column("CONSUMER", 8, share=1), Column("LAG", 7, True),
-        Column("OLDEST", 6, True), Column("RATE/S", 7, True), Column("", SPARK, wide=110), Column("FLIGHT", 6, True),
-        Column("PARKED", 6, True), Column("DEAD", 5, True), Column("WHAT", 16, share=3, wide=132),
+        GridColumn("TROUBLE", 7), GridColumn("STREAM", 8, share=1), GridColumn("CONSUMER", 8, share=1), GridColumn("LAG", 7, True),
+        GridColumn("OLDEST", 6, True), GridColumn("RATE/S", 7, True), GridColumn("", SPARK, wide=110), GridColumn("FLIGHT", 6, True),
+        GridColumn("PARKED", 6, True), GridColumn("DEAD", 5, True), GridColumn("WHAT", 16, share=3, wide=132),
     )  # fmt: skip
     sorts = SORTS
     none = "there are no consumers yet"
 
     def __init__(self) -> None:
-        self._rates = Rates()
+        self._rates = RecentRates()
 
-    def rows(self, seen: Look, found: Any, sort: str) -> list[Row]:
+    def rows(self, seen: Look, found: Any, sort: str) -> list[GridRow]:
         made = [self._row(line) for line in seen.lines]
         self._rates.forget_others({row.key for row in made})
         return made
 
-    def _row(self, line: Line) -> Row:
+    def _row(self, line: Line) -> GridRow:
         info, key = line.info, SEPARATOR.join(line.name)
-        return Row(key, (*consumer_cells(line, self._rates.note(key, info.rate)), cell(line.trouble.about)))
+        return GridRow(key, (*consumer_cells(line, self._rates.note(key, info.rate)), cell(line.trouble.about)))
 
     def about(self, seen: Look) -> str:
         return more(seen.lines_found, len(seen.lines), "consumers")
@@ -99,22 +99,22 @@ def consumer_cells(line: Line, spark: str) -> tuple[Text, ...]:
     )  # fmt: skip
 
 
-class Streams(View):
+class StreamsView(View):
     """Every stream, with what is in it."""
 
     title = "Streams"
     columns = (
-        Column("STREAM", 12, share=2), Column("RATE/S", 8, True), Column("", SPARK, wide=100),
-        Column("MESSAGES", 9, True), Column("SIZE", 9, True), Column("OLDEST", 6, True), Column("NEWEST", 6, True),
-        Column("CONSUMERS", 9, True), Column("KEPT", 13, share=1, wide=100),
+        GridColumn("STREAM", 12, share=2), GridColumn("RATE/S", 8, True), GridColumn("", SPARK, wide=100),
+        GridColumn("MESSAGES", 9, True), GridColumn("SIZE", 9, True), GridColumn("OLDEST", 6, True), GridColumn("NEWEST", 6, True),
+        GridColumn("CONSUMERS", 9, True), GridColumn("KEPT", 13, share=1, wide=100),
     )  # fmt: skip
     sorts = ("name", "rate", "messages", "size")
     none = "there are no streams yet: `headgate stream add` makes one, `headgate demo` a whole shop"
 
     def __init__(self) -> None:
-        self._rates = Rates()
+        self._rates = RecentRates()
 
-    def rows(self, seen: Look, found: Any, sort: str) -> list[Row]:
+    def rows(self, seen: Look, found: Any, sort: str) -> list[GridRow]:
         by: dict[str, Callable[[StreamInfo], float]] = {
             "name": lambda s: 0.0, "rate": lambda s: -(s.rate or 0.0), "messages": lambda s: -s.messages,
             "size": lambda s: -s.bytes,
@@ -123,9 +123,9 @@ class Streams(View):
         self._rates.forget_others({row.key for row in made})
         return made
 
-    def _row(self, s: StreamInfo, seen: Look) -> Row:
+    def _row(self, s: StreamInfo, seen: Look) -> GridRow:
         spark = self._rates.note(s.name, s.rate or 0.0)
-        return Row(s.name, (
+        return GridRow(s.name, (
             cell(s.name, "dim" if s.dead_of else "bold"), Text(rate(s.rate)), Text(spark, "cyan"),
             Text(estimated(s.messages, s.exact)), Text(size(s.bytes)), Text(since(s.oldest, seen.at)),
             Text(since(s.newest, seen.at)), Text(count(s.consumers)),
@@ -136,13 +136,13 @@ class Streams(View):
         return more(seen.streams_found, len(seen.streams), "streams")
 
 
-class Messages(View):
+class MessagesView(View):
     """The newest messages of the streams that were written to last."""
 
     title = "Messages"
     columns = (
-        Column("SENT", 8), Column("STREAM", 10, share=1), Column("SEQ", 9, True), Column("KEY", 14, share=2),
-        Column("DATA", 18, share=4),
+        GridColumn("SENT", 8), GridColumn("STREAM", 10, share=1), GridColumn("SEQ", 9, True), GridColumn("KEY", 14, share=2),
+        GridColumn("DATA", 18, share=4),
     )  # fmt: skip
     sorts = ("newest",)
     none = "no message was sent yet"
@@ -153,24 +153,24 @@ class Messages(View):
     def look(self, hg: Headgate, seen: Look) -> list[tuple[str, StoredMessage]]:
         return self._flow.look(hg, seen.streams)
 
-    def rows(self, seen: Look, found: list[tuple[str, StoredMessage]], sort: str) -> list[Row]:
+    def rows(self, seen: Look, found: list[tuple[str, StoredMessage]], sort: str) -> list[GridRow]:
         wanted = {s.name for s in seen.streams}
         return [
-            Row(SEPARATOR.join((stream, str(m.seq))), (
+            GridRow(SEPARATOR.join((stream, str(m.seq))), (
                 clock(m.created_at), cell(stream), str(m.seq), cell(m.key or ""), payload(m.data),
             ))
             for stream, m in found if stream in wanted
         ]  # fmt: skip
 
 
-class Tenants(View):
+class TenantsView(View):
     """Channels (or keys, where lanes are by key) with the most that waits."""
 
     title = "Tenants"
     columns = (
-        Column("TENANT", 12, share=2), Column("STREAM", 8, share=1), Column("CONSUMER", 8, share=1),
-        Column("STATE", 7), Column("WAITING", 8, True), Column("OLDEST", 6, True), Column("IN FLIGHT", 9, True),
-        Column("PARKED", 6, True), Column("DELIVERED", 10, True, wide=96),
+        GridColumn("TENANT", 12, share=2), GridColumn("STREAM", 8, share=1), GridColumn("CONSUMER", 8, share=1),
+        GridColumn("STATE", 7), GridColumn("WAITING", 8, True), GridColumn("OLDEST", 6, True), GridColumn("IN FLIGHT", 9, True),
+        GridColumn("PARKED", 6, True), GridColumn("DELIVERED", 10, True, wide=96),
     )  # fmt: skip
     sorts = ("waiting", "oldest", "delivered", "name")
     none = "no stream has lanes by channel or key: a tenant is a channel"
@@ -178,7 +178,7 @@ class Tenants(View):
     def look(self, hg: Headgate, seen: Look) -> list[ChannelInfo]:
         return tenants(hg, seen)
 
-    def rows(self, seen: Look, found: list[ChannelInfo], sort: str) -> list[Row]:
+    def rows(self, seen: Look, found: list[ChannelInfo], sort: str) -> list[GridRow]:
         by: dict[str, Callable[[ChannelInfo], Any]] = {
             "waiting": lambda c: (-c.waiting, -c.in_flight), "name": lambda c: (c.channel or "").lower(),
             "oldest": lambda c: (c.oldest is None, c.oldest), "delivered": lambda c: -c.delivered,
@@ -186,25 +186,25 @@ class Tenants(View):
         return [tenant_row(c, seen) for c in sorted(found, key=by[sort])]
 
 
-def tenant_row(c: ChannelInfo, seen: Look) -> Row:
+def tenant_row(c: ChannelInfo, seen: Look) -> GridRow:
     """One channel of one consumer."""
     limit = "" if c.max_concurrency is None else f" of {c.max_concurrency:,}"
     colour = {"full": "yellow", "waiting": "yellow", "ready": "green"}.get(c.state, "")
-    return Row(SEPARATOR.join((c.stream, c.consumer, c.channel or "")), (
+    return GridRow(SEPARATOR.join((c.stream, c.consumer, c.channel or "")), (
         cell(c.channel or "(none)", "bold"), cell(c.stream), cell(c.consumer), Text(c.state, colour),
         Text(estimated(c.waiting, c.exact)), Text(since(c.oldest, seen.at)), Text(f"{c.in_flight:,}{limit}"),
         Text(count(c.parked)), Text(count(c.delivered)),
     ))  # fmt: skip
 
 
-class Sources(View):
+class SourcesView(View):
     """Where messages come from: tables of PostgreSQL databases, and webhooks."""
 
     title = "Sources"
     columns = (
-        Column("SOURCE", 8, share=1), Column("STATE", 8), Column("STREAM", 8, share=1), Column("LAG", 8, True),
-        Column("RATE/S", 7, True), Column("SENT", 8, True), Column("BACKFILL", 14),
-        Column("WHAT", 10, share=3),
+        GridColumn("SOURCE", 8, share=1), GridColumn("STATE", 8), GridColumn("STREAM", 8, share=1), GridColumn("LAG", 8, True),
+        GridColumn("RATE/S", 7, True), GridColumn("SENT", 8, True), GridColumn("BACKFILL", 14),
+        GridColumn("WHAT", 10, share=3),
     )  # fmt: skip
     sorts = ("name",)
     none = "there are no sources: `headgate source add` makes one"
@@ -215,21 +215,21 @@ class Sources(View):
         except NotAllowed as error:
             return error.message
 
-    def rows(self, seen: Look, found: list[OfSource] | str, sort: str) -> list[Row]:
+    def rows(self, seen: Look, found: list[OfSource] | str, sort: str) -> list[GridRow]:
         if isinstance(found, str):
-            return [Row("", (*[""] * 7, cell(found, "yellow")))]
+            return [GridRow("", (*[""] * 7, cell(found, "yellow")))]
         return [_source_row(s) for s in found]
 
 
-def _source_row(source: OfSource) -> Row:
+def _source_row(source: OfSource) -> GridRow:
     info = source.info
     if not isinstance(info, PostgresSourceInfo):
-        return Row(info.name, (
+        return GridRow(info.name, (
             cell(info.name, "bold"), Text(info.kind), cell(info.stream), "", "", "", "", f"signed: {info.scheme}",
         ))  # fmt: skip
     colour = {"reading": "green", "failing": "red", "lost": "red"}.get(info.state, "yellow")
     behind = "" if info.lag is None else seconds(info.lag)
-    return Row(info.name, (
+    return GridRow(info.name, (
         cell(info.name, "bold"), Text(info.state, colour), cell(info.stream), Text(behind), Text(rate(info.rate)),
         Text(count(info.messages)), Text(backfill(source)),
         cell(info.error, "red") if info.error else cell(", ".join(info.tables)),
