@@ -21,34 +21,34 @@ from .details import OfConsumer, OfMessage, OfSource, OfStream, of_consumer, of_
 from .figures import clean, clock, count, estimated, payload, pretty, rate, seconds, since
 from .looking import line_of
 from .screens import BACK, Live, consumer_actions, facts
-from .tables import Grid, GridColumn, GridRow
+from .tables import Grid, GridRow, Head
 from .views import SEPARATOR, backfill, kept
 
 HELD = (
-    GridColumn("STATE", 9), GridColumn("SEQ", 9, True), GridColumn("KEY", 10, share=2), GridColumn("TRY", 3, True),
-    GridColumn("DUE", 8), GridColumn("WORKER", 10, share=1, wide=104), GridColumn("ERROR OR DATA", 16, share=3),
+    Head("STATE", 9), Head("SEQ", 9, True), Head("KEY", 10, share=2), Head("TRY", 3, True),
+    Head("DUE", 8), Head("WORKER", 10, share=1, wide=104), Head("ERROR OR DATA", 16, share=3),
 )  # fmt: skip
 CHANNELS = (
-    GridColumn("TENANT", 12, share=2), GridColumn("STATE", 7), GridColumn("WAITING", 8, True), GridColumn("OLDEST", 7, True),
-    GridColumn("IN FLIGHT", 9, True), GridColumn("PARKED", 6, True), GridColumn("DELIVERED", 10, True),
+    Head("TENANT", 12, share=2), Head("STATE", 7), Head("WAITING", 8, True), Head("OLDEST", 7, True),
+    Head("IN FLIGHT", 9, True), Head("PARKED", 6, True), Head("DELIVERED", 10, True),
 )  # fmt: skip
 WORKERS = (
-    GridColumn("WORKER", 12, share=1), GridColumn("LANES", 10, share=1), GridColumn("IN FLIGHT", 9, True), GridColumn("SEEN", 7, True),
-    GridColumn("JOINED", 9, True),
+    Head("WORKER", 12, share=1), Head("LANES", 10, share=1), Head("IN FLIGHT", 9, True), Head("SEEN", 7, True),
+    Head("JOINED", 9, True),
 )  # fmt: skip
 OF_STREAM = (
-    GridColumn("TROUBLE", 7), GridColumn("CONSUMER", 10, share=1), GridColumn("LAG", 8, True), GridColumn("OLDEST", 6, True),
-    GridColumn("RATE/S", 8, True), GridColumn("FLIGHT", 6, True), GridColumn("PARKED", 6, True), GridColumn("DEAD", 6, True),
+    Head("TROUBLE", 7), Head("CONSUMER", 10, share=1), Head("LAG", 8, True), Head("OLDEST", 6, True),
+    Head("RATE/S", 8, True), Head("FLIGHT", 6, True), Head("PARKED", 6, True), Head("DEAD", 6, True),
 )  # fmt: skip
 NEWEST = (
-    GridColumn("SENT", 8),
-    GridColumn("SEQ", 9, True),
-    GridColumn("KEY", 12, share=1),
-    GridColumn("DATA", 16, share=3),
+    Head("SENT", 8),
+    Head("SEQ", 9, True),
+    Head("KEY", 12, share=1),
+    Head("DATA", 16, share=3),
 )
 BACKFILLS = (
-    GridColumn("TABLE", 12, share=1), GridColumn("STATE", 8), GridColumn("ROWS", 9, True), GridColumn("OF ABOUT", 9, True),
-    GridColumn("ASKED", 8), GridColumn("DONE", 8), GridColumn("ERROR", 8, share=2),
+    Head("TABLE", 12, share=1), Head("STATE", 8), Head("ROWS", 9, True), Head("OF ABOUT", 9, True),
+    Head("ASKED", 8), Head("DONE", 8), Head("ERROR", 8, share=2),
 )  # fmt: skip
 EVENTS = {
     "sent": "sent", "gone": "removed from the stream", "delivered": "handed to a worker", "failed": "failed",

@@ -18,7 +18,7 @@ GAP = 1  # cells between two columns
 
 
 @dataclass(frozen=True)
-class GridColumn:
+class Head:
     """A column. `share`: of the room that is left; a screen narrower than `wide` leaves it out."""
 
     title: str
@@ -43,13 +43,13 @@ class Grid(DataTable[Text]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, cell_padding=0, **options)
-        self._wanted: Sequence[GridColumn] = ()
+        self._wanted: Sequence[Head] = ()
         self._rows: Sequence[GridRow] = ()
         self._drawn: list[list[Text]] = []
         self._keys: list[str] = []
         self._widths: list[int] = []  # 0: the column is left out
 
-    def show(self, columns: Sequence[GridColumn], rows: Sequence[GridRow]) -> None:
+    def show(self, columns: Sequence[Head], rows: Sequence[GridRow]) -> None:
         """Shows these."""
         is_new = columns != self._wanted
         self._wanted, self._rows = columns, rows

@@ -17,7 +17,7 @@ from .cells import COLOURS, cell
 from .details import Flow, OfSource, sources, tenants
 from .figures import clock, count, estimated, payload, rate, seconds, since, sparkline
 from .looking import Line, Look
-from .tables import GridColumn, GridRow
+from .tables import GridRow, Head
 
 SPARK = 16  # looks of a sparkline in a row
 SEPARATOR = "\x1f"  # between the parts of a row's key; no name has it
@@ -27,7 +27,7 @@ class View:
     """A list. `look` asks for more than the look at everything has, `rows` shows what was found."""
 
     title: ClassVar[str]
-    columns: ClassVar[Sequence[GridColumn]]
+    columns: ClassVar[Sequence[Head]]
     sorts: ClassVar[Sequence[str]]
     none: ClassVar[str]
 
@@ -66,9 +66,9 @@ class ConsumersView(View):
 
     title = "Consumers"
     columns = (
-        GridColumn("TROUBLE", 7), GridColumn("STREAM", 8, share=1), GridColumn("CONSUMER", 8, share=1), GridColumn("LAG", 7, True),
-        GridColumn("OLDEST", 6, True), GridColumn("RATE/S", 7, True), GridColumn("", SPARK, wide=110), GridColumn("FLIGHT", 6, True),
-        GridColumn("PARKED", 6, True), GridColumn("DEAD", 5, True), GridColumn("WHAT", 16, share=3, wide=132),
+        Head("TROUBLE", 7), Head("STREAM", 8, share=1), Head("CONSUMER", 8, share=1), Head("LAG", 7, True),
+        Head("OLDEST", 6, True), Head("RATE/S", 7, True), Head("", SPARK, wide=110), Head("FLIGHT", 6, True),
+        Head("PARKED", 6, True), Head("DEAD", 5, True), Head("WHAT", 16, share=3, wide=132),
     )  # fmt: skip
     sorts = SORTS
     none = "there are no consumers yet"
@@ -104,9 +104,9 @@ class StreamsView(View):
 
     title = "Streams"
     columns = (
-        GridColumn("STREAM", 12, share=2), GridColumn("RATE/S", 8, True), GridColumn("", SPARK, wide=100),
-        GridColumn("MESSAGES", 9, True), GridColumn("SIZE", 9, True), GridColumn("OLDEST", 6, True), GridColumn("NEWEST", 6, True),
-        GridColumn("CONSUMERS", 9, True), GridColumn("KEPT", 13, share=1, wide=100),
+        Head("STREAM", 12, share=2), Head("RATE/S", 8, True), Head("", SPARK, wide=100),
+        Head("MESSAGES", 9, True), Head("SIZE", 9, True), Head("OLDEST", 6, True), Head("NEWEST", 6, True),
+        Head("CONSUMERS", 9, True), Head("KEPT", 13, share=1, wide=100),
     )  # fmt: skip
     sorts = ("name", "rate", "messages", "size")
     none = "there are no streams yet: `headgate stream add` makes one, `headgate demo` a whole shop"
@@ -141,8 +141,8 @@ class MessagesView(View):
 
     title = "Messages"
     columns = (
-        GridColumn("SENT", 8), GridColumn("STREAM", 10, share=1), GridColumn("SEQ", 9, True), GridColumn("KEY", 14, share=2),
-        GridColumn("DATA", 18, share=4),
+        Head("SENT", 8), Head("STREAM", 10, share=1), Head("SEQ", 9, True), Head("KEY", 14, share=2),
+        Head("DATA", 18, share=4),
     )  # fmt: skip
     sorts = ("newest",)
     none = "no message was sent yet"
@@ -168,9 +168,9 @@ class TenantsView(View):
 
     title = "Tenants"
     columns = (
-        GridColumn("TENANT", 12, share=2), GridColumn("STREAM", 8, share=1), GridColumn("CONSUMER", 8, share=1),
-        GridColumn("STATE", 7), GridColumn("WAITING", 8, True), GridColumn("OLDEST", 6, True), GridColumn("IN FLIGHT", 9, True),
-        GridColumn("PARKED", 6, True), GridColumn("DELIVERED", 10, True, wide=96),
+        Head("TENANT", 12, share=2), Head("STREAM", 8, share=1), Head("CONSUMER", 8, share=1),
+        Head("STATE", 7), Head("WAITING", 8, True), Head("OLDEST", 6, True), Head("IN FLIGHT", 9, True),
+        Head("PARKED", 6, True), Head("DELIVERED", 10, True, wide=96),
     )  # fmt: skip
     sorts = ("waiting", "oldest", "delivered", "name")
     none = "no stream has lanes by channel or key: a tenant is a channel"
@@ -202,9 +202,9 @@ class SourcesView(View):
 
     title = "Sources"
     columns = (
-        GridColumn("SOURCE", 8, share=1), GridColumn("STATE", 8), GridColumn("STREAM", 8, share=1), GridColumn("LAG", 8, True),
-        GridColumn("RATE/S", 7, True), GridColumn("SENT", 8, True), GridColumn("BACKFILL", 14),
-        GridColumn("WHAT", 10, share=3),
+        Head("SOURCE", 8, share=1), Head("STATE", 8), Head("STREAM", 8, share=1), Head("LAG", 8, True),
+        Head("RATE/S", 7, True), Head("SENT", 8, True), Head("BACKFILL", 14),
+        Head("WHAT", 10, share=3),
     )  # fmt: skip
     sorts = ("name",)
     none = "there are no sources: `headgate source add` makes one"
