@@ -58,8 +58,9 @@ begin
         and not exists (select from jsonb_each(p_backoff) e
                          where e.key not in ('first', 'factor', 'max', 'jitter')
                             or jsonb_typeof(e.value) <> 'number'
-                            or e.value::numeric not between 0 and
-                               case e.key when 'jitter' then 1 when 'factor' then 1e300 else 1e9 end)
+                            or e.value::numeric not between 0
+                               and case e.key when 'jitter' then 1
+                                              when 'factor' then 1e300 else 1e9 end)
       end, false) then
     perform headgate.fail('HG010', format('backoff %s is not possible', p_backoff),
       'give seconds (10), a list of seconds ([1, 10, 60]), or {"first": 1, "factor": 2, "max": 300, "jitter": 0.2}');
