@@ -1,8 +1,8 @@
 """The database's schema: which scripts make it, and whether a database has the one that this code needs.
 
 Migrations (`sql/migrations/NNNN_name.sql`) change tables and run once each. Functions (`sql/functions/FOLDER/*.sql`),
-views and rights are re-applied on every upgrade, so that a file always shows the current definition. They have a
-version, which grows with every change (`tools/functions_version.py`): older code works with newer functions of the same
+views and rights are re-applied on every upgrade, so that a file always shows the current definition; so are the
+functions that are generated for each stream (`sql/templates`, `sql/functions/base/generated.sql`). They have a version, which grows with every change (`tools/functions_version.py`): older code works with newer functions of the same
 migration, and never replaces them.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.abc import Traversable
 from typing import NamedTuple
 
 from ..errors import Error, SchemaMissing, SchemaOutdated, SchemaTooNew, ServerTooOld
@@ -91,7 +93,23 @@ def _parts() -> tuple[str, str]:
         if file.name.endswith(".sql")
     ]
     functions = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    return functions, "\n".join(_read(name) for name in AFTER_FUNCTIONS)
+    return functions + _templates(), "\n".join(_read(name) for name in AFTER_FUNCTIONS)
+
+
+def _templates() -> str:
+    """The function that has the sources of what is generated for each stream, by name: `sql/templates`."""
+    sources = ",\n".join(_sources(resources.files("headgate.sql") / "templates"))
+    return _filled(_read("install/templates.sql"), {"sources": sources})
+
+
+def _sources(folder: Traversable, prefix: str = "") -> Iterator[str]:
+    """A row for each file: its name, and what stands below the comment that it begins with."""
+    for file in sorted(folder.iterdir(), key=lambda f: f.name):
+        if file.is_dir():
+            yield from _sources(file, f"{prefix}{file.name}/")
+        elif file.name.endswith(".sql"):
+            source = re.sub(r"\A(--.*\n)+", "", file.read_text(encoding="utf-8")).rstrip()
+            yield f"  ('{prefix}{file.name.removesuffix('.sql')}', $source${source}$source$)"
 
 
 @cache

@@ -42,12 +42,14 @@ begin
     r := headgate.receive_step(
       r, got, p_stream, seqs, is_upsert, false, p_consumer, n, p_worker, acks, p_open, p_ack_wait);
     if r.step = 'read' then
-      return query execute headgate.cold_statement(headgate.read_statement(), p_stream)
+      return query execute headgate.cold_statement(
+          headgate.pasted('steps/receive/read_plain', '{}'), p_stream)
         using r, p_worker;
       get diagnostics got = row_count;
       exit when got = r.want;
     elsif r.step in ('probe', 'look') then
-      execute 'select ' || headgate.cold_statement(headgate.ahead_statement(), p_stream)
+      execute 'select ' || headgate.cold_statement(
+          headgate.pasted('steps/receive/lanes_with_more', '{}'), p_stream)
         into r.ahead using r;
     elsif r.step in ('retry', 'sift') then
       return query execute format('select * from headgate.retry_%s($1)', p_stream) using r;
@@ -58,7 +60,7 @@ begin
   end loop;
 end $$;
 
--- cold_statement(statement, stream id) -> a statement of receive_steps, to be executed with the
+-- cold_statement(statement, stream id) -> a step of receive_<stream id>, to be executed with the
 -- call as $1 and the worker as $2.
 create or replace function headgate.cold_statement(p_statement text, p_stream int) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -75,7 +77,7 @@ create or replace function headgate.append_cold(
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   names text[] := '{p_xid,p_base,p_lanes,p_keys,p_datas,p_headers,p_channels,p_delays,p_end}';
-  statement text := headgate.fill(replace(headgate.append_statement(), '{into}', ''), s);
+  statement text := headgate.fill(headgate.pasted('steps/append/insert_batch', '{}'), s);
   r bigint[];
 begin
   for i in 1 .. cardinality(names) loop
