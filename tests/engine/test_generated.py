@@ -36,7 +36,9 @@ def filled(db: Db, name: str) -> object:
 
 @pytest.mark.usefixtures("templates")
 def test_steps_are_pasted_with_their_conditions(db: Db) -> None:
-    assert value(db, "select headgate.pasted('whole', '{}')") == "begin\n  a,\n  b,\n  e\n    f\n  a,\n  c,\n  e\n;\nend"
+    assert (
+        value(db, "select headgate.pasted('whole', '{}')") == "begin\n  a,\n  b,\n  e\n    f\n  a,\n  c,\n  e\n;\nend"
+    )
 
 
 @pytest.mark.usefixtures("templates")
@@ -73,6 +75,7 @@ def test_every_template_and_step_is_used(db: Db) -> None:
     unused = [
         name
         for name in names
-        if f"{{step {name.removeprefix('steps/')}" not in script and f"'{name}'" not in script.split("'append', $source$")[0]
+        if f"{{step {name.removeprefix('steps/')}" not in script
+        and f"'{name}'" not in script.split("'append', $source$")[0]
     ]
     assert unused == []
