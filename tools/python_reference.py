@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, is_typeddict
 
 import headgate
-from headgate.worker.options import WorkerSettings
+from headgate import types
+from headgate.aio import AsyncInsights, AsyncSources
+from headgate.maintenance import AsyncMaintenance, Maintenance
+from headgate.sync import Insights, Sources
+from headgate.worker.options import WorkerOptions, WorkerSettings, WorkerStats
 
 HEAD = """\
 # Python reference
 
 Generated from the program by `make docs`: do not edit.
 
-`import headgate` has all of it. The client exists twice with the same names: `headgate.connect()` gives the sync one,
-`await headgate.connect_async()` the one for asyncio, whose classes are called `Async…` and whose methods are awaited.
-What follows shows the sync one.
+`import headgate` has the names that programs begin with; what is raised is in `headgate.errors`, what is given back in
+`headgate.types`. The client exists twice with the same names: `headgate.connect()` gives the sync one, `await
+headgate.connect_async()` the one for asyncio, whose classes are called `Async…` and whose methods are awaited. What
+follows shows the sync one.
 
 Lengths of time are seconds or `timedelta`. `conn=` is a psycopg, SQLAlchemy, Django or asyncpg connection: what is
 written with it commits or rolls back with the caller's transaction. Errors are in [errors](errors.md), the options of
@@ -26,7 +31,16 @@ streams and consumers in [settings](settings.md).
 """
 
 FUNCTIONS = ["connect", "connect_async", "install_sql"]
-CLASSES = ["Headgate", "Stream", "Consumer", "Message", "Worker", "Maintenance", "Insights", "Sources"]
+CLASSES: list[tuple[type, type]] = [  # sync and async
+    (headgate.Headgate, headgate.AsyncHeadgate),
+    (headgate.Stream, headgate.AsyncStream),
+    (headgate.Consumer, headgate.AsyncConsumer),
+    (headgate.Message, headgate.AsyncMessage),
+    (headgate.Worker, headgate.AsyncWorker),
+    (Maintenance, AsyncMaintenance),
+    (Insights, AsyncInsights),
+    (Sources, AsyncSources),
+]
 OPTIONS = "WorkerOptions"
 
 
@@ -37,17 +51,18 @@ def page() -> str:
         function = getattr(headgate, name)
         kind = "async def" if inspect.iscoroutinefunction(function) else "def"
         parts.append(f"\n### headgate.{name}\n\n{_code(kind, name, function)}\n{_prose(function)}\n")
-    for name in CLASSES:
-        parts.append(f"\n## {name}\n\n{_prose(getattr(headgate, name))}\n\nFor asyncio: `headgate.Async{name}`.\n")
-        if rows := list(_attributes(name)):
+    for cls, twin in CLASSES:
+        name = cls.__name__
+        parts.append(f"\n## {name}\n\n{_prose(cls)}\n\nFor asyncio: `{_place(twin)}`.\n")
+        if rows := list(_attributes(cls)):
             parts.append("\n| attribute | |\n|---|---|\n" + "".join(rows))
-        for method, function in methods(getattr(headgate, name)):
+        for method, function in methods(cls):
             parts.append(f"\n### {name}.{method}\n\n{_code('def', method, function)}\n{_prose(function)}\n")
     parts.append(_options())
     parts.append(f"\n## Retry\n\n{_code('class', 'Retry', headgate.Retry)}\n{_prose(headgate.Retry)}\n")
     parts.append("\n## Data\n\nWhat the SDK gives back: plain, typed, and not to be changed.\n")
-    for name in sorted(headgate.__all__):
-        thing = getattr(headgate, name)
+    things = {name: getattr(types, name) for name in types.__all__} | {"WorkerStats": WorkerStats}
+    for name, thing in sorted(things.items()):
         if dataclasses.is_dataclass(thing):
             rows = [f"| `{f.name}` | {_type(f.type)}{_default(f)} |\n" for f in dataclasses.fields(thing)]
         elif inspect.isclass(thing) and issubclass(thing, list):
@@ -80,23 +95,30 @@ def properties(cls: type) -> dict[str, property]:
     }
 
 
-def _attributes(name: str) -> Iterator[str]:
-    source = inspect.getsource(getattr(headgate, name).__init__)
+def _place(cls: type) -> str:
+    """Where a class is imported from: `headgate`, or the module of its own."""
+    is_offered = cls.__name__ in headgate.__all__
+    return f"headgate.{cls.__name__}" if is_offered else f"{cls.__module__}.{cls.__name__}"
+
+
+def _attributes(cls: type) -> Iterator[str]:
+    source = inspect.getsource(cls.__init__)  # type: ignore[misc]
     for field, kind in re.findall(r"^        self\.([a-z]\w*): ([^=\n]+?)(?: = .*)?$", source, re.MULTILINE):
         yield f"| `{field}` | {_type(kind)} |\n"
-    for attribute, value in properties(getattr(headgate, name)).items():
+    for attribute, value in properties(cls).items():
         yield f"| `{attribute}` | {_sentence(value.__doc__)} |\n"
 
 
 def _options() -> str:
-    source = inspect.getsource(headgate.WorkerOptions)
+    source = inspect.getsource(WorkerOptions)
     defaults = {f.name: f.default for f in dataclasses.fields(WorkerSettings)}
     rows = [
         f"| `{name}` | {_type(kind)} | {_value(defaults[name])} | {_cell(what)} |\n"
         for name, kind, what in re.findall(r"^    (\w+): (.+?)  # (.+)$", source, re.MULTILINE)
     ]
     return (
-        f"\n## {OPTIONS}\n\nThe options of `consumer.worker()` and `hg.worker()`.\n\n"
+        f"\n## {OPTIONS}\n\nThe options of `consumer.worker()` and `hg.worker()`: a TypedDict of\n"
+        "`headgate.worker.options`.\n\n"
         f"| option | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
     )
 

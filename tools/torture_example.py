@@ -1,4 +1,4 @@
-"""The picture of a finding in docs/guides/torture.md: a real one, of a fault that was planted in the engine.
+"""The diagram of a finding in docs/guides/torture.md: a real one, of a fault that was planted in the engine.
 
 torture_example.json was kept by `headgate torture many-lanes`, with "a span begins with what was read" of
 tests/torture/mutants.py in the engine.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.torture.check import judge
-from headgate.torture.keep import load
-from headgate.torture.picture import picture
-from headgate.torture.shrink import Smaller
+from headgate.torture.judge.check import judge
+from headgate.torture.report.diagram import diagram
+from headgate.torture.report.files import load
+from headgate.torture.report.shrink import Smaller
 
 FILE = Path(__file__).with_suffix(".json")
 
@@ -23,4 +23,4 @@ def example() -> Smaller:
 
 
 def page() -> str:
-    return picture(example())
+    return diagram(example())

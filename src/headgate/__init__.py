@@ -9,6 +9,8 @@ billing = orders.consumer("billing", create=True)
 for m in billing.receive(10, wait=5):
     print(m.data)
     m.ack()
+
+What is raised is in `headgate.errors`, what is given back in `headgate.types`.
 """
 
 from __future__ import annotations
@@ -18,79 +20,15 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from .aio import AsyncConsumer, AsyncHeadgate, AsyncInsights, AsyncMessage, AsyncSources, AsyncStream
+    from . import errors as errors
+    from . import types as types
+    from .aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
     from .database.schema import install_sql
-    from .errors import (
-        ArchiveNotFound,
-        Conflict,
-        ConnectionFailed,
-        ConsumerExists,
-        ConsumerNotFound,
-        DatabaseUnavailable,
-        DataInvalid,
-        DataNotSerializable,
-        EmbeddedServerError,
-        Error,
-        InvalidAckId,
-        InvalidArgument,
-        InvalidFilter,
-        InvalidLanes,
-        InvalidName,
-        InvalidPosition,
-        InvalidText,
-        MessagesRemoved,
-        MessageTooLarge,
-        NotAllowed,
-        NotJoined,
-        NotOverHttp,
-        PoolerInTheWay,
-        SchemaMissing,
-        SchemaOutdated,
-        SchemaTooNew,
-        ServerBusy,
-        ServerTooOld,
-        SettingsDiffer,
-        SourceBlocked,
-        SourceExists,
-        SourceNotFound,
-        SourceTaken,
-        StagingLost,
-        StaleDelivery,
-        StreamExists,
-        StreamFull,
-        StreamNotFound,
-        WrongIsolation,
-    )
-    from .maintenance import AsyncMaintenance, Maintenance
-    from .sync import Consumer, Headgate, Insights, Message, Sources, Stream
-    from .types import (
-        ArchiveInfo,
-        Attempt,
-        BackfillInfo,
-        ChannelInfo,
-        Channels,
-        ConsumerInfo,
-        DeadLetter,
-        Discarded,
-        Finding,
-        LifeEvent,
-        MessageState,
-        Outgoing,
-        Peek,
-        PeekedMessage,
-        PostgresSourceInfo,
-        Push,
-        Replayed,
-        SegmentInfo,
-        Settled,
-        SourceCheck,
-        SourceInfo,
-        StoredMessage,
-        StreamInfo,
-        WorkerInfo,
-    )
+    from .errors import Error
+    from .sync import Consumer, Headgate, Message, Stream
+    from .types import Outgoing
     from .worker.lifecycle import AsyncWorker, Worker
-    from .worker.options import Retry, WorkerOptions, WorkerStats
+    from .worker.options import Retry
 
 __version__ = "0.1.0"
 
@@ -153,109 +91,53 @@ async def connect_async(
 
 
 __all__ = [
-    "ArchiveInfo",
-    "ArchiveNotFound",
     "AsyncConsumer",
     "AsyncHeadgate",
-    "AsyncInsights",
-    "AsyncMaintenance",
     "AsyncMessage",
-    "AsyncSources",
     "AsyncStream",
     "AsyncWorker",
-    "Attempt",
-    "BackfillInfo",
-    "ChannelInfo",
-    "Channels",
-    "Conflict",
-    "ConnectionFailed",
     "Consumer",
-    "ConsumerExists",
-    "ConsumerInfo",
-    "ConsumerNotFound",
-    "DataInvalid",
-    "DataNotSerializable",
-    "DatabaseUnavailable",
-    "DeadLetter",
-    "Discarded",
-    "EmbeddedServerError",
     "Error",
-    "Finding",
     "Headgate",
-    "Insights",
-    "InvalidAckId",
-    "InvalidArgument",
-    "InvalidFilter",
-    "InvalidLanes",
-    "InvalidName",
-    "InvalidPosition",
-    "InvalidText",
-    "LifeEvent",
-    "Maintenance",
     "Message",
-    "MessageState",
-    "MessageTooLarge",
-    "MessagesRemoved",
-    "NotAllowed",
-    "NotJoined",
-    "NotOverHttp",
     "Outgoing",
-    "Peek",
-    "PeekedMessage",
-    "PoolerInTheWay",
-    "PostgresSourceInfo",
-    "Push",
-    "Replayed",
     "Retry",
-    "SchemaMissing",
-    "SchemaOutdated",
-    "SchemaTooNew",
-    "SegmentInfo",
-    "ServerBusy",
-    "ServerTooOld",
-    "SettingsDiffer",
-    "Settled",
-    "SourceBlocked",
-    "SourceCheck",
-    "SourceExists",
-    "SourceInfo",
-    "SourceNotFound",
-    "SourceTaken",
-    "Sources",
-    "StagingLost",
-    "StaleDelivery",
-    "StoredMessage",
     "Stream",
-    "StreamExists",
-    "StreamFull",
-    "StreamInfo",
-    "StreamNotFound",
     "Worker",
-    "WorkerInfo",
-    "WorkerOptions",
-    "WorkerStats",
-    "WrongIsolation",
     "connect",
     "connect_async",
     "install_sql",
 ]
 
-# Names are loaded when they are first used, so that a command that only prints its help, or an error class, does not
-# cost the driver and asyncio. The cheapest homes come first: they are looked through in this order.
-_HOMES = ("errors", "types", "worker.options", "database.schema", "sync", "aio", "maintenance", "worker.lifecycle")
+# Names and modules are loaded when they are first used, so that a command that only prints its help, or an error
+# class, does not cost the driver and asyncio.
+_HOMES = {
+    "AsyncConsumer": "aio",
+    "AsyncHeadgate": "aio",
+    "AsyncMessage": "aio",
+    "AsyncStream": "aio",
+    "AsyncWorker": "worker.lifecycle",
+    "Consumer": "sync",
+    "Error": "errors",
+    "Headgate": "sync",
+    "Message": "sync",
+    "Outgoing": "types",
+    "Retry": "worker.options",
+    "Stream": "sync",
+    "Worker": "worker.lifecycle",
+    "install_sql": "database.schema",
+}
+_MODULES = {"aio", "errors", "maintenance", "sync", "types", "webhooks"}
 
 
 def __getattr__(name: str) -> typing.Any:
-    if name in _HOMES:
+    if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
-    if name in __all__:
-        for home in _HOMES:
-            found = getattr(importlib.import_module(f".{home}", __name__), name, None)
-            if found is not None:
-                globals()[name] = found
-                return found
+    if (home := _HOMES.get(name)) is not None:
+        found = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,7 +1,8 @@
 """The maintenance service: it calls `maintain()` about once a second, for as long as it is left to run.
 
-One loop for everybody: workers run `tend` beside their other work, `headgate up` and the users' own services run it
-through `Maintenance` and `AsyncMaintenance`. Any number of them may run at once, in any number of processes.
+One loop for everybody: workers run `maintain_until` beside their other work, `headgate up` and the users' own
+services run it through `Maintenance` and `AsyncMaintenance`. Any number of them may run at once, in any number of
+processes.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import psycopg
 
 from .aio import AsyncHeadgate
 from .errors import Conflict, ConnectionFailed, Error, InvalidArgument, NotAllowed, error_text
-from .service import spread
+from .service import Pace, is_set_within, spread
 from .sync import Headgate
 
 log = logging.getLogger("headgate.maintenance")
 
 INTERVAL = 1.0
 MOST_STEPS = 20  # in a row, before others get the database to themselves for an interval
-LONGEST_RETRY = 30.0
+RETRY = Pace(0.2, 30.0)
 LONGEST_WAIT = 5.0  # seconds for a connection: soon enough to say that there is none
 LAST_STEP = 5.0  # seconds that a step under way has when the service is stopped
 
@@ -34,7 +35,7 @@ COMPLETE = {"tick", "segments", "sweep", "rewrite"}
 PARTS = {"forget message ids": 10_000, "thin ticks": 10_000}  # a smaller part than this was the last one
 
 # What passes by itself: the database is away, restarting, full, or has changed places with its standby.
-PASSING = (ConnectionFailed, Conflict, psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
+TRANSIENT_ERRORS = (ConnectionFailed, Conflict, psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
 
 Done = list[tuple[str, str, int]]
 
@@ -44,12 +45,12 @@ def may_continue(done: Done) -> bool:
     return any(task not in COMPLETE and count >= PARTS.get(task, 1) for task, _, count in done)
 
 
-async def tend(
+async def maintain_until(
     find: Callable[[], AsyncHeadgate | None], stop: asyncio.Event, *, interval: float = INTERVAL, **about: Any
 ) -> None:
     """Maintains the database that `find` gives (None: it is away) until `stop` is set. Raises NotAllowed."""
     pause, is_ailing = interval, False
-    while not await _is_set(stop, spread(pause)):
+    while not await is_set_within(stop, spread(pause)):
         if (hg := find()) is None:
             continue
         try:
@@ -64,9 +65,9 @@ async def tend(
             raise
         except Exception as error:
             # Others rely on this: only stop ends it. What is wrong is said once, until a step succeeds.
-            pause = min(max(pause, 0.1) * 2, LONGEST_RETRY)
+            pause = RETRY.after(pause)
             if not is_ailing:
-                passing = isinstance(error, PASSING)
+                passing = isinstance(error, TRANSIENT_ERRORS)
                 extra = {**about, "error": error_text(error)}
                 log.warning("maintenance failed: %s", error_text(error), exc_info=not passing, extra=extra)
             is_ailing = not isinstance(error, Conflict)
@@ -74,13 +75,6 @@ async def tend(
             if is_ailing:
                 log.info("maintenance works again", extra=about)
             pause, is_ailing = interval, False
-
-
-async def _is_set(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event is set within so many seconds."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
-    return event.is_set()
 
 
 class _Service:
@@ -120,7 +114,7 @@ class _Service:
             if not await self._open(own):
                 return
             log.info("maintenance started")
-            work = asyncio.create_task(tend(lambda: own, self._stop, interval=self._interval))
+            work = asyncio.create_task(maintain_until(lambda: own, self._stop, interval=self._interval))
             stopped = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,10 +137,10 @@ class _Service:
             try:
                 await own.open(migrate=False)
                 return True
-            except PASSING as error:
+            except TRANSIENT_ERRORS as error:
                 log.warning("maintenance failed: %s", error_text(error), extra={"error": error_text(error)})
-            await _is_set(self._stop, spread(pause))
-            pause = min(pause * 2, LONGEST_RETRY)
+            await is_set_within(self._stop, spread(pause))
+            pause = RETRY.after(pause)
         return False
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .types import ConsumerInfo
+if TYPE_CHECKING:
+    from .types import ConsumerInfo
 
 Word = Literal["lost", "stuck", "failing", "behind", "dead", "paused", "fine"]
 WORDS: tuple[Word, ...] = ("lost", "stuck", "failing", "behind", "dead", "paused", "fine")  # the worst first

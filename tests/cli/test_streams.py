@@ -203,5 +203,5 @@ class TestOperating:
         orders.send("a")
         done = run("maintain", "--json").json
         assert all(set(step) == {"task", "subject", "done"} for step in done)
-        assert value(db, "select count(*) from headgate.upkeep") == 1
+        assert value(db, "select count(*) from headgate.maintenance_run") == 1
         assert run("maintain").code == 0

@@ -292,7 +292,7 @@ def test_the_sdk(db: Db, hg: headgate.Headgate) -> None:
     [known] = stream.archives()
     assert (known.name, known.place, known.floor, known.lag) == ("lake", "lake/lake", mark["floor"], 0)
     stream.drop_archive("lake")
-    with pytest.raises(headgate.ArchiveNotFound) as told:
+    with pytest.raises(headgate.errors.ArchiveNotFound) as told:
         stream.drop_archive("lake")
     assert told.value.hint
 

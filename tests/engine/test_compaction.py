@@ -54,7 +54,7 @@ def park(db: Db, done: int = 10, parked: int = 2, consumers: tuple[str, ...] = (
 
 def kept(db: Db) -> list[str]:
     id = value(db, "select id from headgate.stream where name = 's'")
-    return column(db, f"select data from headgate.kept_{id} order by seq")
+    return column(db, f"select data from headgate.preserved_{id} order by seq")
 
 
 def test_parked_messages_survive_their_segment(db: Db, stream: str, database_url: str) -> None:
@@ -196,7 +196,7 @@ def test_retain_up_to_holds_for_kept_messages(db: Db, stream: str) -> None:
     assert call(db, "compact", "s") == 1
     maintain(db)
     assert kept(db) == ["m0", "m1"]
-    db.execute("update headgate.kept_1 set created_at = created_at - interval '1 hour'")
+    db.execute("update headgate.preserved_1 set created_at = created_at - interval '1 hour'")
     maintain(db)
     assert kept(db) == []
     assert (lost(db), facts(db, "s", "c")["parked"]) == (2, 0)
@@ -288,7 +288,7 @@ def test_killed_in_the_middle(new_cluster: NewCluster) -> None:
         with suppress(psycopg.OperationalError), psycopg.connect(own.url("crash")) as db:
             g = f"(select g from headgate.segment g where g.id = {id})"
             if moment == "after the copy":
-                assert value(db, f"select headgate.keep_unfinished({g})") == 20
+                assert value(db, f"select headgate.preserve_unfinished({g})") == 20
             else:
                 assert call(db, "compact", "s") == 1
             if moment == "after the commit":

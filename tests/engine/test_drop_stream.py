@@ -86,7 +86,7 @@ def test_the_sdk_goes_on(db: Db, database_url: str) -> None:
             try:
                 what()
                 done += 1
-            except (headgate.StreamNotFound, headgate.ConsumerNotFound):
+            except (headgate.errors.StreamNotFound, headgate.errors.ConsumerNotFound):
                 missing += 1
         return done, missing
 
@@ -119,7 +119,7 @@ def test_a_users_transaction_is_told(db: Db, database_url: str) -> None:
         tx.execute("set transaction isolation level repeatable read")
         tx.execute("select 1")  # a snapshot in which the stream is there
         call(db, "drop_stream", "s")
-        with pytest.raises(headgate.StreamNotFound):
+        with pytest.raises(headgate.errors.StreamNotFound):
             stream.send("a", conn=tx)
         tx.rollback()
         call(db, "create_stream", "s")
@@ -127,7 +127,7 @@ def test_a_users_transaction_is_told(db: Db, database_url: str) -> None:
         tx.execute("select 1")
         call(db, "drop_stream", "s")
         call(db, "create_stream", "s")
-        with pytest.raises(headgate.Conflict, match="made again"):
+        with pytest.raises(headgate.errors.Conflict, match="made again"):
             stream.send("a", conn=tx)
 
 
@@ -170,6 +170,40 @@ def test_an_open_transaction_is_waited_for(db: Db, database_url: str) -> None:
         dropping.join()
     with pytest.raises(psycopg.Error, match="does not exist"):
         send(db, "s", "x")
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select headgate.send('s', 'a')",
+        "select headgate.send('s', 'a', id => 'i')",
+        "select * from headgate.receive('s', 'c')",
+    ],
+    ids=["send", "send with an id", "receive"],
+)
+def test_who_waits_for_it_is_told(db: Db, database_url: str, query: str, isolation: str) -> None:
+    call(db, "create_stream", "s")
+    call(db, "create_consumer", "s", "c")
+    send(db, "s", "x")
+    raised: list[psycopg.Error] = []
+
+    def ask(tx: Db) -> None:
+        try:
+            tx.execute(query)
+        except psycopg.Error as error:
+            raised.append(error)
+
+    with psycopg.connect(database_url) as dropper, psycopg.connect(database_url) as tx:
+        tx.execute(f"set transaction isolation level {isolation}")
+        tx.execute("select 1")
+        call(dropper, "drop_stream", "s")
+        asking = threading.Thread(target=ask, args=(tx,))
+        asking.start()
+        wait_until(lambda: value(db, "select count(*) from pg_locks where not granted and locktype = 'relation'"))
+        dropper.commit()
+        asking.join()
+    assert [e.sqlstate for e in raised] == ["HG001"]
 
 
 def test_an_autovacuum_gives_way(new_cluster: NewCluster) -> None:

@@ -52,7 +52,7 @@ def test_refused_in_sql(db: Db, letter: int) -> None:
 def test_refused_in_python_and_on_the_command_line(hg: headgate.Headgate, run: CommandLine) -> None:
     stream = hg.stream(S, create=True)
     stream.consumer(C, max_deliver=1, create=True)
-    with pytest.raises(headgate.InvalidArgument, match="dead letters"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="dead letters"):
         hg.stream("s.dead").send("x", headers={"failed_at": "garbage"})
     assert "dead letters" in run("send", "s.dead", "x").err
 

@@ -391,7 +391,7 @@ class TestFigures:
         send(db, S, "a", "b", "c")
         tick(db, S)
         nack(db, S, C, receive(db, S, C), "1 hour")
-        db.execute(f"insert into headgate.kept_{stream} select * from headgate.message_{stream}")
+        db.execute(f"insert into headgate.preserved_{stream} select * from headgate.message_{stream}")
         db.execute(f"truncate headgate.message_{stream}")
         row = db.execute("select messages, exact, oldest is not null from headgate.streams where name = 's'").fetchone()
         assert row == (3, True, True)

@@ -86,7 +86,7 @@ class TestService:
         db.execute("create role only_consumes login in role headgate_consumer")
         try:
             with headgate.connect(database_url.replace("//postgres@", "//only_consumes@")) as hg:
-                with pytest.raises(headgate.NotAllowed):
+                with pytest.raises(headgate.errors.NotAllowed):
                     hg.maintenance(interval=0.01).run()
                 service = hg.maintenance(interval=0.01).start()
                 wait_until(lambda: "maintenance ended" in caplog.text)
@@ -96,7 +96,7 @@ class TestService:
 
     @pytest.mark.parametrize("interval", [0, -1, 4000])
     def test_an_interval_that_makes_no_sense(self, hg: headgate.Headgate, interval: float) -> None:
-        with pytest.raises(headgate.InvalidArgument):
+        with pytest.raises(headgate.errors.InvalidArgument):
             hg.maintenance(interval)
 
     def test_what_was_done_is_logged(self, db: Db, hg: headgate.Headgate, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,5 +57,5 @@ def test_through_the_sdk_and_sql(hg: headgate.Headgate, db: Db) -> None:
     assert hg.stream("orders").consumer("c").max_waiting == 9
     call(db, "alter_consumer", "orders", "c", clear=["max_waiting"])
     assert value(db, "select max_waiting from headgate.consumers") is None
-    with pytest.raises(headgate.InvalidArgument, match="max_waiting"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="max_waiting"):
         consumer.alter(max_waiting=0)

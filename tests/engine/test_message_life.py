@@ -287,7 +287,16 @@ class TestSpeed:
                     explained.run(query, seq)
                     rows, found = explained.run(query, seq)
                     assert rows or "attempts" in query
-                    tables = ("message_", "kept_", "delivery", "departed", "cursor", "parked", "attempt", "discovered")
+                    tables = (
+                        "message_",
+                        "preserved_",
+                        "delivery",
+                        "departed",
+                        "cursor",
+                        "parked",
+                        "attempt",
+                        "discovered",
+                    )
                     nodes = [n for s in found for t in tables for n in s.on(t)]
                     assert [str(n) for n in nodes if n.kind not in ("Index Scan", "Index Only Scan")] == []
                     assert sum(n.rows + n.removed for n in nodes) < 300, "\n".join(map(str, nodes))

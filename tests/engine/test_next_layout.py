@@ -12,9 +12,9 @@ from psycopg import errors
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster
-from headgate.torture import points
-from headgate.torture.server import databases_on
-from headgate.torture.worlds import WORLDS
+from headgate.torture.environment.server import databases_on
+from headgate.torture.meetings import points
+from headgate.torture.meetings.worlds import WORLDS
 from support.calls import Db, ack, call, column, drain, nack, receive, send, value
 from support.waiting import wait_until
 
@@ -45,8 +45,8 @@ class Stage:
 
 @contextmanager
 def on_stage(cluster: Cluster) -> Iterator[Stage]:
-    with databases_on(cluster.url(), points.stopping_build(schema.install_sql())) as grounds, ExitStack() as stack:
-        yield Stage(stack.enter_context(grounds(WORLDS["keys"])).url, stack)
+    with databases_on(cluster.url(), points.stopping_build(schema.install_sql())) as environments, ExitStack() as stack:
+        yield Stage(stack.enter_context(environments(WORLDS["keys"])).url, stack)
 
 
 @pytest.mark.parametrize("how", ["redrive", "replay"])

@@ -21,6 +21,7 @@ from support.calls import (
     ack,
     call,
     discard,
+    extend,
     facts,
     nack,
     pass_time,
@@ -355,6 +356,26 @@ def test_an_open_receive_lets_go_of_lanes_that_gave_it_nothing(db: Db, other: Db
     assert receive_now(other) == []
     send_batch(db, S, ["b"], keys=["b"])
     gather(db, {"b"})
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+def test_a_first_receive_takes_apart_no_more_than_it_may_hand_out(db: Db, other: Db, lanes: int) -> None:
+    """Single messages whose own deadlines have passed lie in all lanes: others get them, and late acks count."""
+    call(db, "create_stream", S, lanes=lanes)
+    call(db, "create_consumer", S, C)
+    send_batch(db, S, [f"m{i}" for i in range(40)], keys=[f"k{i}" for i in range(40)])
+    tick(db, S)
+    got = [m for _ in range(2 * lanes) for m in receive(db, S, C, 40)]
+    assert len(got) == 40
+    for m in got:
+        extend(db, S, C, [m], "1 second")
+    pass_time(db, "2 seconds")
+    [held] = first_receive(other)
+    late = [m for m in got if m.seq != held.seq]
+    with at_once():
+        assert ack(db, S, C, late) == (39, 0)
+    other.rollback()
+    gather(db, {held.data})
 
 
 @pytest.mark.alone

@@ -422,7 +422,7 @@ def test_under_traffic(database_url: str, lane_by: str) -> None:
 
 
 def test_the_sdk_error_is_a_headgate_error(hg: headgate.Headgate) -> None:
-    with pytest.raises(headgate.StreamNotFound):
+    with pytest.raises(headgate.errors.StreamNotFound):
         hg.run("select headgate.mark('nowhere')", ())
 
 

@@ -299,7 +299,7 @@ class TestStorage:
         ack(db, S, "other", [m for m in got if m.seq != sent[3]])
         end_segment(db, S)
         assert call(db, "compact", S) == 1
-        assert value(db, "select count(*) from headgate.kept_1") == 1
+        assert value(db, "select count(*) from headgate.preserved_1") == 1
         return sent
 
     def test_what_is_kept_can_be_replayed_and_the_rest_is_counted(self, db: Db, compacted: list[int]) -> None:
@@ -310,7 +310,7 @@ class TestStorage:
         assert (in_range["replayed"], in_range["not_found"]) == (1, 19)
         call(db, "discard", S, "other", [compacted[3]])
         db.execute("select headgate.maintain()").fetchall()
-        assert value(db, "select count(*) from headgate.kept_1") == 1  # replayed, so it is still needed
+        assert value(db, "select count(*) from headgate.preserved_1") == 1  # replayed, so it is still needed
         assert [m.seq for m in work(db)] == [compacted[3]]
 
     def test_compaction_beside_an_open_replay(self, db: Db, other: Db) -> None:

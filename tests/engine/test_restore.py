@@ -183,7 +183,7 @@ def test_everything_comes_once(
         assert (int(str(here)) < int(str(highest_id))) == (target == "fresh")
         furniture.add(furniture.send(db, 1000, 1010))  # before the first receive
         open_one.execute("select 1")
-        with open_one.transaction():  # in a subtransaction, open while others set the house up
+        with open_one.transaction():  # in a subtransaction, open while others build the bridge
             send(open_one, "open")
         furniture.settle(db, "half", receive(db, "half", 10))
         open_one.commit()
@@ -235,14 +235,14 @@ def test_moving_again(database_url: str, fresh: Cluster, older: Cluster, bin_dir
 
 
 def test_workers_that_come_at_once(database_url: str, fresh: Cluster, bin_dir: Path, tmp_path: Path) -> None:
-    """One of them sets the house up; the others neither fail nor read with ids of the old cluster."""
+    """One of them builds the bridge; the others neither fail nor read with ids of the old cluster."""
     with psycopg.connect(database_url, autocommit=True) as db:
         create(db, "c")
         send_many(db, [f"{number}" for number in range(100)])
         tick(db)
     url = move(bin_dir, database_url, fresh, tmp_path / "dump")
     with psycopg.connect(url, autocommit=True) as mover, psycopg.connect(url, autocommit=True) as db:
-        # holds the house until it commits; in one string: not taken for a transaction that was open already
+        # holds cluster_identity until it commits; in one string: not taken for a transaction that was open already
         mover.execute("begin; select headgate.receive('s', 'c', 10)")
         db.execute("set lock_timeout = '100ms'")
         assert drain(db) is not None

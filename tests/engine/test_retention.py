@@ -31,7 +31,7 @@ def age(db: Db, by: str) -> None:
     """Everything that is stored becomes older."""
     db.execute("update headgate.segment set last_at = last_at - %s::interval", [by])
     for stream in column(db, "select id from headgate.stream"):
-        for table in (f"message_{stream}", f"kept_{stream}"):
+        for table in (f"message_{stream}", f"preserved_{stream}"):
             db.execute(f"update headgate.{table} set created_at = created_at - %s::interval", [by])  # type: ignore[arg-type]
 
 
@@ -282,7 +282,7 @@ class TestMaxStorage:
         assert caught.value.sqlstate == "HG013"
         with headgate.connect(database_url) as hg:
             stream = hg.stream("s")
-            with pytest.raises(headgate.StreamFull, match="raise max_storage"):
+            with pytest.raises(headgate.errors.StreamFull, match="raise max_storage"):
                 stream.send("more")
             assert all(g.kept_by for g in stream.segments()), "the open one, too, says why it is there"
             maintain(db)
@@ -294,7 +294,7 @@ class TestMaxStorage:
             assert not stream.info().is_full, "at once, not after the next maintenance"
             stream.send("room")
             stream.alter(max_storage=1_100_000)
-            with pytest.raises(headgate.StreamFull):
+            with pytest.raises(headgate.errors.StreamFull):
                 stream.send("full again")
             age(db, "2 hours")
             stream.send("the oldest may go now")

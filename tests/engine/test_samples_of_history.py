@@ -86,9 +86,9 @@ class TestHistory:
         assert value(db, "select count(*) from headgate.history") == 1
 
     def test_what_is_not_there(self, db: Db, hg: headgate.Headgate) -> None:
-        with pytest.raises(headgate.StreamNotFound):
+        with pytest.raises(headgate.errors.StreamNotFound):
             hg.run("select * from headgate.history(%s)", ("nothing",))
-        with pytest.raises(headgate.ConsumerNotFound):
+        with pytest.raises(headgate.errors.ConsumerNotFound):
             hg.run("select * from headgate.history(%s, %s)", (S, "nobody"))
 
 

@@ -122,7 +122,17 @@ def test_applying_it_twice_changes_nothing(database_url: str, db: Db) -> None:
 
 
 def counts(db: Db) -> list[int]:
-    tables = ("migration", "stream", "consumer", "cursor", "delivery", "parked", "message_1", "message_2", "house")
+    tables = (
+        "migration",
+        "stream",
+        "consumer",
+        "cursor",
+        "delivery",
+        "parked",
+        "message_1",
+        "message_2",
+        "cluster_identity",
+    )
     return [db.execute(f"select count(*) from headgate.{t}").fetchone()[0] for t in tables]  # type: ignore[index]
 
 
@@ -192,7 +202,7 @@ def test_processes_that_migrate_at_once(empty_database: NewDatabase) -> None:
     for url in urls:
         with psycopg.connect(url) as db:
             assert db.execute("select count(*) from headgate.migration").fetchone() == (len(schema.migrations()),)
-            assert db.execute("select count(*) from headgate.house").fetchone() == (1,)
+            assert db.execute("select count(*) from headgate.cluster_identity").fetchone() == (1,)
 
 
 def test_two_databases_of_a_new_cluster_migrate_at_once(other_cluster: Cluster) -> None:
@@ -339,7 +349,7 @@ def test_the_doctors_advice_about_rights_clears_the_finding(other_cluster: Clust
             psycopg.connect(other_cluster.url("plain"), autocommit=True) as dba,
             headgate.connect(url, migrate=True) as hg,
         ):
-            found: Callable[[], list[headgate.Finding]] = lambda: [f for f in hg.doctor() if "role" in f.subject]  # noqa: E731
+            found: Callable[[], list[headgate.types.Finding]] = lambda: [f for f in hg.doctor() if "role" in f.subject]  # noqa: E731
             hg.stream("s", create=True)
             dba.execute(headgate.install_sql().encode())  # an administrator applies it, roles and all
             assert found() == []
@@ -368,7 +378,7 @@ def test_the_doctors_advice_about_rights_clears_the_finding(other_cluster: Clust
 
 
 def test_schema_missing(empty_database: NewDatabase) -> None:
-    with pytest.raises(headgate.SchemaMissing) as caught:
+    with pytest.raises(headgate.errors.SchemaMissing) as caught:
         headgate.connect(empty_database())
     assert "headgate migrate" in str(caught.value)
 
@@ -376,7 +386,7 @@ def test_schema_missing(empty_database: NewDatabase) -> None:
 def test_schema_half_gone(database_url: str, db: Db) -> None:
     """Somebody else's schema of that name, or a database that lost its tables."""
     db.execute("drop function headgate.installed_version() cascade")
-    with pytest.raises(headgate.SchemaMissing):
+    with pytest.raises(headgate.errors.SchemaMissing):
         headgate.connect(database_url)
 
 
@@ -386,7 +396,7 @@ def test_schema_half_gone(database_url: str, db: Db) -> None:
 )
 def test_schema_outdated(database_url: str, db: Db, change: str) -> None:
     db.execute(change)
-    with pytest.raises(headgate.SchemaOutdated) as caught:
+    with pytest.raises(headgate.errors.SchemaOutdated) as caught:
         headgate.connect(database_url)
     assert "hint: run `headgate migrate`" in str(caught.value)
     headgate.connect(database_url, migrate=True).close()
@@ -397,7 +407,7 @@ def test_schema_too_new(database_url: str, db: Db) -> None:
     db.execute("insert into headgate.migration (version, name) values (%s, 'later')", [schema.newest_migration() + 1])
     before = dump(db), sources(db)
     for migrate in (False, True):
-        with pytest.raises(headgate.SchemaTooNew) as caught:
+        with pytest.raises(headgate.errors.SchemaTooNew) as caught:
             headgate.connect(database_url, migrate=migrate)
         assert "upgrade the headgate package" in str(caught.value)
     assert (dump(db), sources(db)) == before
@@ -412,12 +422,12 @@ def test_what_the_check_says() -> None:
 
     assert check(newest, digest, functions) is None
     assert check(newest, "newer", functions + 1) is None
-    assert isinstance(check(0, None, 0), headgate.SchemaMissing)
-    assert isinstance(check(newest, None, 0), headgate.SchemaOutdated)
-    assert isinstance(check(newest, "another", functions), headgate.SchemaOutdated)
-    assert isinstance(check(newest, "older", functions - 1), headgate.SchemaOutdated)
-    assert isinstance(check(newest - 1, "any", functions + 1), headgate.SchemaOutdated)
-    assert isinstance(check(newest + 1, digest, functions), headgate.SchemaTooNew)
+    assert isinstance(check(0, None, 0), headgate.errors.SchemaMissing)
+    assert isinstance(check(newest, None, 0), headgate.errors.SchemaOutdated)
+    assert isinstance(check(newest, "another", functions), headgate.errors.SchemaOutdated)
+    assert isinstance(check(newest, "older", functions - 1), headgate.errors.SchemaOutdated)
+    assert isinstance(check(newest - 1, "any", functions + 1), headgate.errors.SchemaOutdated)
+    assert isinstance(check(newest + 1, digest, functions), headgate.errors.SchemaTooNew)
 
 
 @pytest.mark.parametrize(("version", "fits"), [(90624, False), (149999, False), (150000, True), (180004, True)])
@@ -425,7 +435,7 @@ def test_server_version(version: int, fits: bool) -> None:
     error = schema.check_server(version)
     assert (error is None) == fits
     if error:
-        assert isinstance(error, headgate.ServerTooOld)
+        assert isinstance(error, headgate.errors.ServerTooOld)
         assert "15 or newer" in str(error)
         assert error.hint
 
@@ -439,7 +449,7 @@ def test_server_version(version: int, fits: bool) -> None:
     ids=["refused", "no such host"],
 )
 def test_unreachable(url: str) -> None:
-    with pytest.raises(headgate.ConnectionFailed) as caught:
+    with pytest.raises(headgate.errors.ConnectionFailed) as caught:
         headgate.connect(url, timeout=5)
     assert caught.value.hint
     assert "secret" not in complete(caught.value)
@@ -449,7 +459,7 @@ def test_unreachable(url: str) -> None:
     "url", ["postgresql://somebody:secret%zz@localhost/x", "secret", "postgresql://localhost:secret/x"]
 )
 def test_unreadable_urls(url: str) -> None:
-    with pytest.raises((headgate.InvalidArgument, headgate.ConnectionFailed)) as caught:
+    with pytest.raises((headgate.errors.InvalidArgument, headgate.errors.ConnectionFailed)) as caught:
         headgate.connect(url)
     assert caught.value.hint
     if "%zz" in url:

@@ -127,7 +127,7 @@ class TestChange:
             orders = hg.stream(S)
             orders.set_lanes(7)
             assert orders.info().lanes == 7
-            with pytest.raises(headgate.InvalidLanes):
+            with pytest.raises(headgate.errors.InvalidLanes):
                 orders.set_lanes(0)
 
     def test_the_same_number_changes_nothing(self, db: Db) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster
-from headgate.torture import points
-from headgate.torture.server import databases_on
-from headgate.torture.worlds import WORLDS
+from headgate.torture.environment.server import databases_on
+from headgate.torture.meetings import points
+from headgate.torture.meetings.worlds import WORLDS
 from support.calls import ack, call, column, datas, receive, send
 from torture.mutants import Mutant
 
@@ -36,8 +36,8 @@ TWO_LOOKS = Mutant(
 def meet(cluster: Cluster, script: str, point: str, alone: bool | None) -> list[str]:
     """What comes in the end when a lane's first reader commits while the gatherer, at this point, is on its way to a
     later tick, which has a second message of the lane."""
-    with databases_on(cluster.url(), points.stopping_build(script)) as grounds, ExitStack() as stack:
-        url = stack.enter_context(grounds(WORLDS["keys"])).url
+    with databases_on(cluster.url(), points.stopping_build(script)) as environments, ExitStack() as stack:
+        url = stack.enter_context(environments(WORLDS["keys"])).url
         db, mover, reader = (stack.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(3))
         director = stack.enter_context(closing(points.Director(url)))
         thread = stack.enter_context(ThreadPoolExecutor(1))

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from headgate.postgres.cluster import Cluster
-from headgate.torture import points
-from headgate.torture.server import Grounds, databases_on
-from headgate.torture.worlds import WORLDS
+from headgate.torture.environment.server import Environments, databases_on
+from headgate.torture.meetings import points
+from headgate.torture.meetings.worlds import WORLDS
 from support.calls import Db, Received, ack, call, column, datas, drain, facts, nack, receive, send
 from support.storage import create, end_segment, remove
 from support.waiting import wait_until
@@ -27,16 +27,16 @@ LOSSES = "select reason from headgate.loss"
 
 
 @pytest.fixture(scope="module")
-def grounds(cluster: Cluster) -> Iterator[Grounds]:
+def environments(cluster: Cluster) -> Iterator[Environments]:
     """Databases with the test build."""
     with databases_on(cluster.url(), points.stopping_build()) as made:
         yield made
 
 
 @pytest.fixture
-def url(grounds: Grounds) -> Iterator[str]:
-    with grounds(WORLDS["hash"]) as ground:
-        yield ground.url
+def url(environments: Environments) -> Iterator[str]:
+    with environments(WORLDS["hash"]) as environment:
+        yield environment.url
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_a_newer_release_replaces_older_functions(older: Release, empty_database
     assert done.returncode == 0, done.stderr
     with psycopg.connect(url, autocommit=True) as db:
         assert "select 0" in source(db, "headgate.tick(text)")
-        with pytest.raises(headgate.SchemaOutdated):
+        with pytest.raises(headgate.errors.SchemaOutdated):
             headgate.connect(url)
         headgate.connect(url, migrate=True).close()
         assert "make_tick" in source(db, "headgate.tick(text)")
@@ -132,7 +132,7 @@ def test_a_script_refuses_to_go_backwards(
     assert "make_tick" in source(db, "headgate.tick(text)")
     with pytest.raises(psycopg.Error) as caught:
         db.execute(script.read_text().encode())
-    assert caught.value.sqlstate == headgate.SchemaTooNew.sqlstate
+    assert caught.value.sqlstate == headgate.errors.SchemaTooNew.sqlstate
     assert caught.value.diag.message_hint
 
 
@@ -278,7 +278,7 @@ def test_a_migration_gives_up_after_a_while(
 ) -> None:
     hg.stream("orders", create=True, lanes=4).consumer("c", create=True)
     holder = Holder(database_url)
-    with pytest.raises(headgate.Conflict) as caught:
+    with pytest.raises(headgate.errors.Conflict) as caught:
         hg.migrate(wait=0.5, tell=lambda _: None)
     assert f"session {holder.db.info.backend_pid}" in caught.value.message
     assert "--wait" in str(caught.value.hint)
@@ -451,7 +451,7 @@ def test_a_role_that_sees_little_is_told_the_session(cluster: Cluster, empty_dat
                 with psycopg.connect(url, autocommit=True) as db:
                     db.execute("update headgate.functions_digest set version = 0, digest = 'older'")
                 holder.execute("select * from headgate.streams")
-                with pytest.raises(headgate.Conflict) as caught:
+                with pytest.raises(headgate.errors.Conflict) as caught:
                     hg.migrate(wait=0, tell=lambda _: None)
                 assert f"session {holder.info.backend_pid} (user postgres" in caught.value.message
                 assert "state not shown" in caught.value.message

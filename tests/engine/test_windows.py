@@ -12,9 +12,9 @@ import pytest
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster
-from headgate.torture import points
-from headgate.torture.server import databases_on
-from headgate.torture.worlds import WORLDS
+from headgate.torture.environment.server import databases_on
+from headgate.torture.meetings import points
+from headgate.torture.meetings.worlds import WORLDS
 from support.calls import Db, ack, call, column, datas, extend, receive, send, tick, value
 
 S, C = "s", "c"
@@ -62,8 +62,8 @@ def build() -> str:
 
 @pytest.fixture
 def stage(cluster: Cluster, build: str) -> Iterator[Stage]:
-    with databases_on(cluster.url(), build) as grounds, ExitStack() as stack:
-        yield Stage(stack.enter_context(grounds(WORLDS["keys"])).url, stack)
+    with databases_on(cluster.url(), build) as environments, ExitStack() as stack:
+        yield Stage(stack.enter_context(environments(WORLDS["keys"])).url, stack)
 
 
 def test_a_discovered_lane_is_read_while_the_gatherer_is_moved(stage: Stage) -> None:

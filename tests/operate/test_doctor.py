@@ -364,7 +364,7 @@ class TestStorage:
 @pytest.mark.usefixtures("stream")
 class TestUpkeep:
     def test_nobody_maintains(self, db: Db) -> None:
-        db.execute("update headgate.upkeep set at = at - interval '1 hour'")
+        db.execute("update headgate.maintenance_run set at = at - interval '1 hour'")
         assert about(db, "maintenance").severity == "warning"
         send(db, S, "a", id="1")
         db.execute("update headgate.message_id set at = at - interval '1 hour'")
@@ -379,7 +379,9 @@ class TestUpkeep:
 
     def test_a_restored_database(self, db: Db) -> None:
         with db.transaction(force_rollback=True):
-            db.execute("update headgate.house set home = home")  # as a restore does, in a later transaction
+            db.execute(
+                "update headgate.cluster_identity set own_table = own_table"
+            )  # as a restore does, in a later transaction
             assert "restored from a dump" in about(db, "database").finding
 
 

@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 
 import headgate
 from headgate.errors import Error
-from headgate.lake.storage import Place
-from headgate.lake.table import Lake
+from headgate.lake.storage import Location
+from headgate.lake.table import LakeTable
 from headgate.pipeline import parse
 from headgate.pipeline.run import run
 from headgate.pipeline.session import end
@@ -85,7 +85,7 @@ def test_it_is_said_before_spark_starts_and_nothing_is_made(
 def test_a_table_of_another_pipeline_is_refused_before_spark_starts(hg: headgate.Headgate, tmp_path: Path) -> None:
     hg.stream("orders", create=True)
     place = tmp_path / "t"
-    Lake(Place(str(place)), pa.schema([("n", pa.int64())]), stream="orders", pipeline="b").open()
+    LakeTable(Location(str(place)), pa.schema([("n", pa.int64())]), stream="orders", pipeline="b").open()
     text = ARCHIVE.format(stream="orders", to=place) + "partition_by = []"
     assert "is of the pipeline b, not of the pipeline a" in str(problem_of(text, hg, tmp_path))
 

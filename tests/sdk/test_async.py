@@ -34,13 +34,13 @@ async def test_a_usual_day(hg: headgate.AsyncHeadgate) -> None:
     assert not await messages[0].ack()
     assert await messages[1].extend(60)
     assert await messages[1].extend(30)
-    with pytest.raises(headgate.InvalidArgument):
+    with pytest.raises(headgate.errors.InvalidArgument):
         await consumer.receive(ack_wait=-1)
-    assert await consumer.ack([messages[1].delivery]) == headgate.Settled(1, 0)
+    assert await consumer.ack([messages[1].delivery]) == headgate.types.Settled(1, 0)
     assert await messages[2].nack(delay=0, error="no")
     [again] = await consumer.receive(10, wait=5)
     assert again.attempt == 2
-    assert await consumer.nack([again], error="never") == headgate.Settled(1, 0)
+    assert await consumer.nack([again], error="never") == headgate.types.Settled(1, 0)
     [dead] = await consumer.dead_letters()
     assert (dead.data, dead.last_error) == ("c", "never")
     info = await consumer.info()
@@ -65,7 +65,7 @@ async def test_a_usual_day(hg: headgate.AsyncHeadgate) -> None:
     await hg.maintain()
     await consumer.drop()
     await stream.drop()
-    with pytest.raises(headgate.StreamNotFound):
+    with pytest.raises(headgate.errors.StreamNotFound):
         await hg.stream("orders")
 
 
@@ -84,7 +84,7 @@ async def test_open_and_close(database_url: str) -> None:
         assert await hg.streams() == []
     with pytest.raises(headgate.Error, match="not open"):
         await hg.streams()
-    with pytest.raises(headgate.ConnectionFailed):
+    with pytest.raises(headgate.errors.ConnectionFailed):
         await headgate.connect_async("postgresql://127.0.0.1:1/x", timeout=2)
 
 
@@ -131,7 +131,7 @@ async def test_too_late(hg: headgate.AsyncHeadgate) -> None:
     stream = await hg.stream("orders", create=True)
     consumer = await stream.consumer("c", create=True, ack_wait=0.05)
     await stream.send("x")
-    with pytest.raises(headgate.StaleDelivery):
+    with pytest.raises(headgate.errors.StaleDelivery):
         async with consumer.transaction(wait=5):
             assert await consumer.receive(wait=5)
 
@@ -145,7 +145,7 @@ async def test_many_tasks_share_one_client(hg: headgate.AsyncHeadgate) -> None:
         await stream.send_batch(list(range(20)))
         while len(seen) < 400:
             messages = await consumer.receive(7, wait=0.05)
-            assert await consumer.ack(messages) == headgate.Settled(len(messages), 0)
+            assert await consumer.ack(messages) == headgate.types.Settled(len(messages), 0)
             seen.extend(m.seq for m in messages)
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:

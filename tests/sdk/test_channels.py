@@ -50,9 +50,9 @@ def test_what_waits(hg: headgate.Headgate) -> None:
     [one] = consumer.channels("t7")
     assert one.waiting == 7
     assert [c.channel for c in consumer.channels(sort="oldest", limit=2)] == ["t1", "t2"]
-    with pytest.raises(headgate.InvalidArgument, match="not a position"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="not a position"):
         consumer.channels(after="nonsense")
-    with pytest.raises(headgate.InvalidArgument, match="sorted"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="sorted"):
         consumer.channels(sort="colour")  # type: ignore[arg-type]
 
 
@@ -73,21 +73,21 @@ def test_limits_change_one_by_one(hg: headgate.Headgate) -> None:
     assert limits() == (9, timedelta(seconds=2))
     consumer.set_channel("a", clear=["release_interval"])
     assert limits() == (None, None), "nothing is known of it any more"
-    with pytest.raises(headgate.InvalidArgument, match="unknown limit"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="unknown limit"):
         consumer.set_channel("a", clear=["ack_wait"])
 
 
 def test_bad_input(hg: headgate.Headgate) -> None:
     plain = hg.stream("plain", create=True).consumer("c", create=True)
-    with pytest.raises(headgate.InvalidArgument, match="no channels"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="no channels"):
         hg.stream("plain").send("x", channel="a")
-    with pytest.raises(headgate.InvalidArgument, match="no channels"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="no channels"):
         plain.set_channel("a", max_concurrency=1)
-    with pytest.raises(headgate.InvalidArgument, match="hashed lanes"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="hashed lanes"):
         plain.alter(max_concurrency=1)
-    with pytest.raises(headgate.InvalidArgument, match="lane_by"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="lane_by"):
         hg.stream("x", create=True, lane_by="colour")  # type: ignore[arg-type]
-    with pytest.raises(headgate.ConsumerNotFound):
+    with pytest.raises(headgate.errors.ConsumerNotFound):
         hg.insights.channels("plain", "nobody")
 
 

@@ -94,7 +94,7 @@ def test_dead_letters_and_redrive(stream: headgate.Stream) -> None:
     assert consumer.redrive(limit=10) == 1
     assert consumer.redrive(all=True) == 0
     for everything in (consumer.redrive, consumer.purge_dead):
-        with pytest.raises(headgate.InvalidArgument, match="which dead letters"):  # not all of them by accident
+        with pytest.raises(headgate.errors.InvalidArgument, match="which dead letters"):  # not all of them by accident
             everything()
     assert [m.data for m in take(consumer, 1)] == [b"\x01"]
 
@@ -129,7 +129,7 @@ def test_parked_messages_are_discarded(stream: headgate.Stream, consumer: headga
     stream.send_batch(["a", "b"])
     for message in take(consumer, 2):
         message.nack(delay=60)
-    assert consumer.discard([1]) == headgate.Discarded(1, 0)
+    assert consumer.discard([1]) == headgate.types.Discarded(1, 0)
     assert consumer.retry_now([1, 2]) == 1
     assert [m.data for m in take(consumer, 1)] == ["b"]
 
@@ -137,7 +137,7 @@ def test_parked_messages_are_discarded(stream: headgate.Stream, consumer: headga
 def test_alter(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate.Consumer) -> None:
     stream.alter(dedup_window=1, max_message_bytes=10, segment_rows=5000)
     assert stream.info().dedup_window == timedelta(seconds=1)
-    with pytest.raises(headgate.MessageTooLarge):
+    with pytest.raises(headgate.errors.MessageTooLarge):
         stream.send("x" * 11)
     stream.alter(max_message_bytes=20)
     stream.send("x" * 11)
@@ -167,13 +167,15 @@ def test_creating_again_changes_nothing(
 ) -> None:
     assert hg.stream("orders", create=True).info().lanes == 4
     assert hg.stream("orders", create=True, lanes=4, dedup_window=timedelta(minutes=5)).info().lanes == 4
-    with pytest.raises(headgate.SettingsDiffer, match="lanes is 4, not 9; lane_by is hash, not key") as told:
+    with pytest.raises(headgate.errors.SettingsDiffer, match="lanes is 4, not 9; lane_by is hash, not key") as told:
         hg.stream("orders", create=True, lanes=9, lane_by="key")
     assert "lane_by cannot be changed" in str(told.value.hint)
     again = stream.consumer("billing", create=True)
     assert (again.order, again.ack_wait) == ("none", timedelta(seconds=30))
     stream.consumer("billing", create=True, order="none", ack_wait=30, start="end")
-    with pytest.raises(headgate.SettingsDiffer, match="order is none, not key; ack_wait is 00:00:30, not 00:00:01"):
+    with pytest.raises(
+        headgate.errors.SettingsDiffer, match="order is none, not key; ack_wait is 00:00:30, not 00:00:01"
+    ):
         stream.consumer("billing", create=True, order="key", ack_wait=1)
 
 
@@ -181,7 +183,7 @@ def test_drop(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate
     stream.send("a")
     consumer.drop()
     assert stream.consumers() == []
-    with pytest.raises(headgate.ConsumerNotFound):
+    with pytest.raises(headgate.errors.ConsumerNotFound):
         consumer.receive()
     stream.drop()
     assert hg.streams() == []
@@ -192,7 +194,7 @@ def test_drop(hg: headgate.Headgate, stream: headgate.Stream, consumer: headgate
         lambda: consumer.receive(),
         lambda: consumer.ack(["0.1.1"]),
     ):
-        with pytest.raises(headgate.StreamNotFound):
+        with pytest.raises(headgate.errors.StreamNotFound):
             call()
 
 
@@ -204,7 +206,7 @@ def test_made_again_under_a_live_consumer(
     [old] = consumer.receive(wait=5)
     stream.drop()
     hg.stream("orders", create=True, lanes=2)
-    with pytest.raises(headgate.ConsumerNotFound):
+    with pytest.raises(headgate.errors.ConsumerNotFound):
         consumer.receive()
     assert stream.send("new") == 1
     stream.consumer("billing", create=True, order="key")
@@ -224,18 +226,18 @@ def test_messages_are_discarded_wherever_they_are(stream: headgate.Stream, consu
         stream.send(str(i), key=f"k.{i % 3}")
     first = consumer.receive(2)
     first[0].nack(delay=3600)
-    assert consumer.discard(filter="k.1", older_than=3600) == headgate.Discarded(0, 0)
-    assert consumer.discard(filter=["k.0", "k.1"], older_than=timedelta(0)) == headgate.Discarded(4, 0)
-    assert consumer.discard(all=True) == headgate.Discarded(2, 0)
+    assert consumer.discard(filter="k.1", older_than=3600) == headgate.types.Discarded(0, 0)
+    assert consumer.discard(filter=["k.0", "k.1"], older_than=timedelta(0)) == headgate.types.Discarded(4, 0)
+    assert consumer.discard(all=True) == headgate.types.Discarded(2, 0)
     assert consumer.info().lag == 0
     assert consumer.receive(10) == []
     assert {m.state for m in consumer.peek(10)} == {"discarded"}
 
 
 def test_a_discard_says_what(consumer: headgate.Consumer) -> None:
-    with pytest.raises(headgate.InvalidArgument, match="it is not said what to discard"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="it is not said what to discard"):
         consumer.discard()
-    with pytest.raises(headgate.InvalidArgument):
+    with pytest.raises(headgate.errors.InvalidArgument):
         consumer.discard(seqs=["1"])  # type: ignore[list-item]
 
 
@@ -251,7 +253,7 @@ def test_discards_go_in_steps(stream: headgate.Stream, consumer: headgate.Consum
     assert [m.data for m in consumer.receive(10)] == ["later"]
     for _ in range(3):
         stream.send_batch([str(i) for i in range(5000)])
-    assert consumer.discard(all=True) == headgate.Discarded(15_001, 0)
+    assert consumer.discard(all=True) == headgate.types.Discarded(15_001, 0)
 
 
 def test_replay_attempts_and_life(stream: headgate.Stream) -> None:
@@ -265,11 +267,11 @@ def test_replay_attempts_and_life(stream: headgate.Stream) -> None:
     assert consumer.retry_now(all=False, seqs=[]) == 0
     [m] = consumer.receive(10, wait=1)
     m.ack()
-    assert consumer.replay(seqs=[seqs[0], 99]) == headgate.Replayed(1, 1, 0, None)
-    assert consumer.replay(from_seq=seqs[0], to_seq=seqs[1], filter="a.>") == headgate.Replayed(1, 0, 1, None)
+    assert consumer.replay(seqs=[seqs[0], 99]) == headgate.types.Replayed(1, 1, 0, None)
+    assert consumer.replay(from_seq=seqs[0], to_seq=seqs[1], filter="a.>") == headgate.types.Replayed(1, 0, 1, None)
     noon = datetime.now(UTC) - timedelta(hours=1)
     assert consumer.replay(from_time=noon, to_time=noon.replace(year=2999)).replayed == 1
-    assert consumer.replay(from_time=str(noon)) == headgate.Replayed(0, 0, 3, None)
+    assert consumer.replay(from_time=str(noon)) == headgate.types.Replayed(0, 0, 3, None)
     again = take(consumer, 3)
     assert sorted(m.seq for m in again) == seqs
     assert {m.attempt for m in again} == {1}
@@ -280,11 +282,11 @@ def test_replay_attempts_and_life(stream: headgate.Stream) -> None:
     assert [e.event for e in stream.message_life(seqs[1])] == ["sent", "delivered", "failed", "replayed", "delivered"]
     chosen: dict[str, Any]
     for chosen in ({}, {"from_seq": 2, "to_seq": 1}, {"from_time": "noon"}, {"from_time": 7}):
-        with pytest.raises(headgate.InvalidArgument):
+        with pytest.raises(headgate.errors.InvalidArgument):
             consumer.replay(**chosen)
     wrong: dict[str, Any]
     for wrong in ({}, {"seqs": [1], "all": True}):
-        with pytest.raises(headgate.InvalidArgument):
+        with pytest.raises(headgate.errors.InvalidArgument):
             consumer.retry_now(**wrong)
 
 
@@ -295,12 +297,12 @@ class TestTimesWithoutAZone:
 
     @pytest.mark.parametrize("moment", [NOON, str(NOON), "2026-01-31", "2026-01-31T12:00"])
     def test_refused(self, stream: headgate.Stream, consumer: headgate.Consumer, moment: datetime | str) -> None:
-        with pytest.raises(headgate.InvalidPosition, match=r"has no time zone\nhint: .*astimezone\(\)"):
+        with pytest.raises(headgate.errors.InvalidPosition, match=r"has no time zone\nhint: .*astimezone\(\)"):
             stream.consumer("new", create=True, start=moment)
-        with pytest.raises(headgate.InvalidPosition, match="has no time zone"):
+        with pytest.raises(headgate.errors.InvalidPosition, match="has no time zone"):
             consumer.seek(moment)
         for end in ("from_time", "to_time"):
-            with pytest.raises(headgate.InvalidArgument, match="has no time zone"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="has no time zone"):
                 consumer.replay(**{end: moment})  # type: ignore[arg-type]
 
     def test_with_a_zone(self, stream: headgate.Stream, consumer: headgate.Consumer) -> None:

@@ -116,7 +116,7 @@ def test_base64_that_is_none() -> None:
 
 @pytest.mark.parametrize("data", [{1, 2}, object(), {"a": object()}, [b"x"], float("nan"), [float("inf")], 1j])
 def test_what_cannot_be_sent(consumer: headgate.Consumer, data: Any) -> None:
-    with pytest.raises(headgate.DataNotSerializable, match="hint: send a dict"):
+    with pytest.raises(headgate.errors.DataNotSerializable, match="hint: send a dict"):
         consumer.hg.stream("s").send(data)
 
 
@@ -124,7 +124,7 @@ def test_what_is_nested_too_deeply(consumer: headgate.Consumer) -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(headgate.DataNotSerializable):
+    with pytest.raises(headgate.errors.DataNotSerializable):
         consumer.hg.stream("s").send(deep)
 
 
@@ -147,7 +147,7 @@ def test_text_that_postgresql_cannot_store(consumer: headgate.Consumer, text: st
     if "\x00" not in text:  # JSON writes NUL as \u0000, which is plain text here
         calls.append(lambda: stream.send({"a": text}))
     for call in calls:
-        with pytest.raises(headgate.InvalidText, match="hint: "):
+        with pytest.raises(headgate.errors.InvalidText, match="hint: "):
             call()
     stream.send(text.encode("utf-8", "surrogatepass"))
     assert [m.data for m in consumer.receive(10, wait=5)] == [text.encode("utf-8", "surrogatepass")]
@@ -214,7 +214,7 @@ def test_json_is_written_as_the_standard_library_writes_it(data: Any) -> None:
 def test_data_within_itself() -> None:
     data: list[Any] = []
     data.append({"again": data})
-    with pytest.raises(headgate.DataNotSerializable):
+    with pytest.raises(headgate.errors.DataNotSerializable):
         encode(data, None)
 
 
@@ -228,7 +228,7 @@ def test_array_literals_as_postgresql_reads_them(texts: list[str | None], db: ps
 def test_array_literals_never_take_a_nul(texts: list[str]) -> None:
     """It joins the elements with NUL for speed: one among them must not pass for a border."""
     for given_texts in (texts, [*texts, None]):
-        with pytest.raises(headgate.InvalidText):
+        with pytest.raises(headgate.errors.InvalidText):
             array_literal(given_texts)
 
 
@@ -251,7 +251,7 @@ def test_intervals() -> None:
     assert interval(None) is None
     assert interval(timedelta(minutes=1)) == "60.000000 seconds"
     for wrong in (float("nan"), float("inf"), 1e10, True, "10 s", [1]):
-        with pytest.raises(headgate.InvalidArgument, match="hint: give seconds"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="hint: give seconds"):
             interval(wrong)  # type: ignore[arg-type]
 
 
@@ -331,9 +331,9 @@ def test_an_encoder_for_the_rest(url: str, consumer: headgate.Consumer) -> None:
         stream = hg.stream("s")
         stream.send({"z": 1 + 2j, "at": NOON, "of": Line(ARTICLE, Decimal(1))})
         stream.send_batch([frozenset({2, 1})])
-        with pytest.raises(headgate.DataNotSerializable, match="no object here"):
+        with pytest.raises(headgate.errors.DataNotSerializable, match="no object here"):
             stream.send({"a": object()})
-        with pytest.raises(headgate.DataNotSerializable, match=r"hint: .*encoder"):
+        with pytest.raises(headgate.errors.DataNotSerializable, match=r"hint: .*encoder"):
             consumer.hg.stream("s").send(1j)
     line = {"article": str(ARTICLE), "price": "1"}
     assert [m.data for m in consumer.receive(10, wait=5)] == [
@@ -365,14 +365,14 @@ class TestTyped:
         for wrong in ({"orderId": "seven"}, [1], "text", 5, b"{}", {}):
             stream.send(wrong)
             [m] = typed.receive(wait=5)
-            with pytest.raises(headgate.DataInvalid, match=r"is not of the type Order: [\s\S]*hint: `m.text`"):
+            with pytest.raises(headgate.errors.DataInvalid, match=r"is not of the type Order: [\s\S]*hint: `m.text`"):
                 _ = m.data
             assert m.text
             assert typed.info().in_flight == 1
             assert m.ack()
         stream.send({})
         [m] = stream.consumer("c", type=Model).receive(wait=5)
-        with pytest.raises(headgate.DataInvalid, match="n is no int"):
+        with pytest.raises(headgate.errors.DataInvalid, match="n is no int"):
             _ = m.data
 
     def test_workers(self, consumer: headgate.Consumer) -> None:
@@ -390,7 +390,7 @@ class TestTyped:
         assert "DataInvalid: the message is not of the type Order" in str(dead.last_error)
 
     def test_no_type(self, consumer: headgate.Consumer) -> None:
-        with pytest.raises(headgate.InvalidArgument, match="hint: use a dataclass"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="hint: use a dataclass"):
             consumer.hg.stream("s").consumer("c", type=dict[int, "nothing"])  # type: ignore[name-defined]  # noqa: F821
 
 

@@ -33,60 +33,60 @@ def consumer(url: str) -> Iterator[headgate.Consumer]:
 
 
 MISTAKES: dict[str, tuple[type[headgate.Error], Call]] = {
-    "stream": (headgate.StreamNotFound, lambda hg, s, c: hg.stream("no")),
-    "stream info": (headgate.StreamNotFound, lambda hg, s, c: hg.insights.stream("no")),
-    "consumers of no stream": (headgate.StreamNotFound, lambda hg, s, c: hg.insights.consumers("no")),
-    "consumer info of no stream": (headgate.StreamNotFound, lambda hg, s, c: hg.insights.consumer("no", "c")),
-    "peek in no stream": (headgate.StreamNotFound, lambda hg, s, c: hg.insights.peek("no", "c")),
-    "message of no stream": (headgate.StreamNotFound, lambda hg, s, c: hg.insights.message("no", 1)),
-    "consumer": (headgate.ConsumerNotFound, lambda hg, s, c: s.consumer("no")),
-    "consumer info": (headgate.ConsumerNotFound, lambda hg, s, c: hg.insights.consumer("s", "no")),
-    "stream name": (headgate.InvalidName, lambda hg, s, c: hg.stream("no spaces", create=True)),
-    "empty name": (headgate.InvalidName, lambda hg, s, c: hg.stream("", create=True)),
-    "long name": (headgate.InvalidName, lambda hg, s, c: hg.stream("x" * 51, create=True)),
-    "quotes": (headgate.InvalidName, lambda hg, s, c: hg.stream("'; drop schema headgate; --", create=True)),
-    "consumer name": (headgate.InvalidName, lambda hg, s, c: s.consumer("no/slash", create=True)),
-    "filter": (headgate.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter="a..b")),
-    "filter >": (headgate.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter=["a", "a.>.b"])),
-    "empty filter": (headgate.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter=[])),
-    "filter of a number": (headgate.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter=5)),  # type: ignore[arg-type]
-    "filter when looking": (headgate.InvalidFilter, lambda hg, s, c: s.messages(filter="a..b")),
-    "no lanes": (headgate.InvalidLanes, lambda hg, s, c: hg.stream("x", create=True, lanes=0)),
-    "many lanes": (headgate.InvalidLanes, lambda hg, s, c: hg.stream("x", create=True, lanes=1025)),
-    "very many lanes": (headgate.InvalidArgument, lambda hg, s, c: hg.stream("x", create=True, lanes=2**40)),
-    "half a lane": (headgate.InvalidArgument, lambda hg, s, c: hg.stream("x", create=True, lanes=1.5)),  # type: ignore[arg-type]
-    "ack id": (headgate.InvalidAckId, lambda hg, s, c: c.ack(["nonsense"])),
-    "one ack id": (headgate.InvalidAckId, lambda hg, s, c: c.nack(["0.1.1", "0.1.1.1"])),
-    "ack id in receive": (headgate.InvalidAckId, lambda hg, s, c: c.receive(acks=["'"])),
-    "ack id of a number": (headgate.InvalidAckId, lambda hg, s, c: c.ack([17])),  # type: ignore[list-item]
-    "ack of a str": (headgate.InvalidArgument, lambda hg, s, c: c.ack("0.1.1")),
-    "batch of 0": (headgate.InvalidArgument, lambda hg, s, c: c.receive(0)),
-    "batch of 10001": (headgate.InvalidArgument, lambda hg, s, c: c.receive(10_001)),
-    "batch of a str": (headgate.InvalidArgument, lambda hg, s, c: c.receive("10")),  # type: ignore[arg-type]
-    "order": (headgate.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, order="time")),  # type: ignore[arg-type]
-    "ack_wait": (headgate.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, ack_wait=0)),
-    "max_deliver": (headgate.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, max_deliver=0)),
-    "max_ack_pending": (headgate.InvalidArgument, lambda hg, s, c: c.alter(max_ack_pending=-1)),
-    "backoff": (headgate.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, backoff={"second": 1})),
-    "clear": (headgate.InvalidArgument, lambda hg, s, c: c.alter(clear=["order"])),
-    "start": (headgate.InvalidPosition, lambda hg, s, c: s.consumer("x", create=True, start="whenever")),
-    "join": (headgate.InvalidArgument, lambda hg, s, c: c.join()),
-    "heartbeat": (headgate.InvalidArgument, lambda hg, s, c: c.heartbeat()),
-    "leave": (headgate.InvalidArgument, lambda hg, s, c: c.leave()),
-    "seek": (headgate.InvalidPosition, lambda hg, s, c: c.seek("-1x")),
-    "delay": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", delay=float("nan"))),
-    "nack delay": (headgate.InvalidArgument, lambda hg, s, c: c.nack(["0.1.1"], delay=-1)),
-    "extend": (headgate.InvalidArgument, lambda hg, s, c: c.extend(["0.1.1"], -1)),
-    "key": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", key=5)),  # type: ignore[arg-type]
-    "id": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", id=5)),  # type: ignore[arg-type]
-    "headers": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", headers=[1])),  # type: ignore[arg-type]
-    "triple": (headgate.InvalidArgument, lambda hg, s, c: s.send_batch([("k", "d", "h")])),
-    "seqs": (headgate.InvalidArgument, lambda hg, s, c: c.redrive(seqs="1")),  # type: ignore[arg-type]
-    "limit": (headgate.InvalidArgument, lambda hg, s, c: c.peek("all")),  # type: ignore[arg-type]
-    "segments of no stream": (headgate.StreamNotFound, lambda hg, s, c: hg.insights.segments("no")),
-    "max_message_bytes": (headgate.InvalidArgument, lambda hg, s, c: s.alter(max_message_bytes=0)),
-    "data": (headgate.DataNotSerializable, lambda hg, s, c: s.send({1, 2})),
-    "connection": (headgate.InvalidArgument, lambda hg, s, c: s.send("x", conn=object())),
+    "stream": (headgate.errors.StreamNotFound, lambda hg, s, c: hg.stream("no")),
+    "stream info": (headgate.errors.StreamNotFound, lambda hg, s, c: hg.insights.stream("no")),
+    "consumers of no stream": (headgate.errors.StreamNotFound, lambda hg, s, c: hg.insights.consumers("no")),
+    "consumer info of no stream": (headgate.errors.StreamNotFound, lambda hg, s, c: hg.insights.consumer("no", "c")),
+    "peek in no stream": (headgate.errors.StreamNotFound, lambda hg, s, c: hg.insights.peek("no", "c")),
+    "message of no stream": (headgate.errors.StreamNotFound, lambda hg, s, c: hg.insights.message("no", 1)),
+    "consumer": (headgate.errors.ConsumerNotFound, lambda hg, s, c: s.consumer("no")),
+    "consumer info": (headgate.errors.ConsumerNotFound, lambda hg, s, c: hg.insights.consumer("s", "no")),
+    "stream name": (headgate.errors.InvalidName, lambda hg, s, c: hg.stream("no spaces", create=True)),
+    "empty name": (headgate.errors.InvalidName, lambda hg, s, c: hg.stream("", create=True)),
+    "long name": (headgate.errors.InvalidName, lambda hg, s, c: hg.stream("x" * 51, create=True)),
+    "quotes": (headgate.errors.InvalidName, lambda hg, s, c: hg.stream("'; drop schema headgate; --", create=True)),
+    "consumer name": (headgate.errors.InvalidName, lambda hg, s, c: s.consumer("no/slash", create=True)),
+    "filter": (headgate.errors.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter="a..b")),
+    "filter >": (headgate.errors.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter=["a", "a.>.b"])),
+    "empty filter": (headgate.errors.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter=[])),
+    "filter of a number": (headgate.errors.InvalidFilter, lambda hg, s, c: s.consumer("x", create=True, filter=5)),  # type: ignore[arg-type]
+    "filter when looking": (headgate.errors.InvalidFilter, lambda hg, s, c: s.messages(filter="a..b")),
+    "no lanes": (headgate.errors.InvalidLanes, lambda hg, s, c: hg.stream("x", create=True, lanes=0)),
+    "many lanes": (headgate.errors.InvalidLanes, lambda hg, s, c: hg.stream("x", create=True, lanes=1025)),
+    "very many lanes": (headgate.errors.InvalidArgument, lambda hg, s, c: hg.stream("x", create=True, lanes=2**40)),
+    "half a lane": (headgate.errors.InvalidArgument, lambda hg, s, c: hg.stream("x", create=True, lanes=1.5)),  # type: ignore[arg-type]
+    "ack id": (headgate.errors.InvalidAckId, lambda hg, s, c: c.ack(["nonsense"])),
+    "one ack id": (headgate.errors.InvalidAckId, lambda hg, s, c: c.nack(["0.1.1", "0.1.1.1"])),
+    "ack id in receive": (headgate.errors.InvalidAckId, lambda hg, s, c: c.receive(acks=["'"])),
+    "ack id of a number": (headgate.errors.InvalidAckId, lambda hg, s, c: c.ack([17])),  # type: ignore[list-item]
+    "ack of a str": (headgate.errors.InvalidArgument, lambda hg, s, c: c.ack("0.1.1")),
+    "batch of 0": (headgate.errors.InvalidArgument, lambda hg, s, c: c.receive(0)),
+    "batch of 10001": (headgate.errors.InvalidArgument, lambda hg, s, c: c.receive(10_001)),
+    "batch of a str": (headgate.errors.InvalidArgument, lambda hg, s, c: c.receive("10")),  # type: ignore[arg-type]
+    "order": (headgate.errors.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, order="time")),  # type: ignore[arg-type]
+    "ack_wait": (headgate.errors.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, ack_wait=0)),
+    "max_deliver": (headgate.errors.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, max_deliver=0)),
+    "max_ack_pending": (headgate.errors.InvalidArgument, lambda hg, s, c: c.alter(max_ack_pending=-1)),
+    "backoff": (headgate.errors.InvalidArgument, lambda hg, s, c: s.consumer("x", create=True, backoff={"second": 1})),
+    "clear": (headgate.errors.InvalidArgument, lambda hg, s, c: c.alter(clear=["order"])),
+    "start": (headgate.errors.InvalidPosition, lambda hg, s, c: s.consumer("x", create=True, start="whenever")),
+    "join": (headgate.errors.InvalidArgument, lambda hg, s, c: c.join()),
+    "heartbeat": (headgate.errors.InvalidArgument, lambda hg, s, c: c.heartbeat()),
+    "leave": (headgate.errors.InvalidArgument, lambda hg, s, c: c.leave()),
+    "seek": (headgate.errors.InvalidPosition, lambda hg, s, c: c.seek("-1x")),
+    "delay": (headgate.errors.InvalidArgument, lambda hg, s, c: s.send("x", delay=float("nan"))),
+    "nack delay": (headgate.errors.InvalidArgument, lambda hg, s, c: c.nack(["0.1.1"], delay=-1)),
+    "extend": (headgate.errors.InvalidArgument, lambda hg, s, c: c.extend(["0.1.1"], -1)),
+    "key": (headgate.errors.InvalidArgument, lambda hg, s, c: s.send("x", key=5)),  # type: ignore[arg-type]
+    "id": (headgate.errors.InvalidArgument, lambda hg, s, c: s.send("x", id=5)),  # type: ignore[arg-type]
+    "headers": (headgate.errors.InvalidArgument, lambda hg, s, c: s.send("x", headers=[1])),  # type: ignore[arg-type]
+    "triple": (headgate.errors.InvalidArgument, lambda hg, s, c: s.send_batch([("k", "d", "h")])),
+    "seqs": (headgate.errors.InvalidArgument, lambda hg, s, c: c.redrive(seqs="1")),  # type: ignore[arg-type]
+    "limit": (headgate.errors.InvalidArgument, lambda hg, s, c: c.peek("all")),  # type: ignore[arg-type]
+    "segments of no stream": (headgate.errors.StreamNotFound, lambda hg, s, c: hg.insights.segments("no")),
+    "max_message_bytes": (headgate.errors.InvalidArgument, lambda hg, s, c: s.alter(max_message_bytes=0)),
+    "data": (headgate.errors.DataNotSerializable, lambda hg, s, c: s.send({1, 2})),
+    "connection": (headgate.errors.InvalidArgument, lambda hg, s, c: s.send("x", conn=object())),
 }  # fmt: skip
 
 
@@ -112,7 +112,9 @@ def test_sizes(consumer: headgate.Consumer) -> None:
     stream.send(text)
     stream.send({"text": text})
     assert {len(m.text.encode()) for m in consumer.receive(10, wait=5)} == {1_000_000, 1_000_011}
-    with pytest.raises(headgate.MessageTooLarge, match=r"100000000 bytes[\s\S]*16777216[\s\S]*hint: send a reference"):
+    with pytest.raises(
+        headgate.errors.MessageTooLarge, match=r"100000000 bytes[\s\S]*16777216[\s\S]*hint: send a reference"
+    ):
         stream.send("x" * 100_000_000)
     stream.send("still fine")
 
@@ -121,7 +123,7 @@ def test_a_large_message_among_small_ones(consumer: headgate.Consumer) -> None:
     """All or nothing. What compresses well counts with its full size."""
     stream = consumer.hg.stream("s")
     stream.alter(max_message_bytes=1000)
-    with pytest.raises(headgate.MessageTooLarge):
+    with pytest.raises(headgate.errors.MessageTooLarge):
         stream.send_batch(["small", "x" * 1001, "small"])
     assert stream.info().messages == 0
     stream.send_batch(["x" * 1000] * 3)
@@ -131,8 +133,8 @@ def test_a_large_message_among_small_ones(consumer: headgate.Consumer) -> None:
 def test_exists_in_sql(consumer: headgate.Consumer) -> None:
     """The SDK's create=True takes what is there; SQL says so."""
     for query, expected in (
-        ("select headgate.create_stream('s')", headgate.StreamExists),
-        ("select headgate.create_consumer('s', 'c')", headgate.ConsumerExists),
+        ("select headgate.create_stream('s')", headgate.errors.StreamExists),
+        ("select headgate.create_consumer('s', 'c')", headgate.errors.ConsumerExists),
     ):
         with pytest.raises(expected, match="hint: "):
             consumer.hg.run(query, ())
@@ -151,13 +153,14 @@ def test_every_state_of_the_engine_has_a_class(url: str) -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ("40001", headgate.Conflict), ("40P01", headgate.Conflict), ("55P03", headgate.Conflict),
-        ("57P01", headgate.ConnectionFailed), ("53300", headgate.ConnectionFailed),
-        ("08006", headgate.ConnectionFailed),
-        ("25006", headgate.DatabaseUnavailable), ("57014", headgate.DatabaseUnavailable),
-        ("53100", headgate.DatabaseUnavailable), ("54000", headgate.InvalidArgument),
-        ("42501", headgate.NotAllowed), ("3F000", headgate.SchemaMissing), ("22P02", headgate.InvalidArgument),
-        ("22021", headgate.InvalidText),
+        ("40001", headgate.errors.Conflict), ("40P01", headgate.errors.Conflict), ("55P03", headgate.errors.Conflict),
+        ("57P01", headgate.errors.ConnectionFailed), ("53300", headgate.errors.ConnectionFailed),
+        ("08006", headgate.errors.ConnectionFailed),
+        ("25006", headgate.errors.DatabaseUnavailable), ("57014", headgate.errors.DatabaseUnavailable),
+        ("53100", headgate.errors.DatabaseUnavailable), ("54000", headgate.errors.InvalidArgument),
+        ("42501", headgate.errors.NotAllowed), ("3F000", headgate.errors.SchemaMissing),
+        ("22P02", headgate.errors.InvalidArgument),
+        ("22021", headgate.errors.InvalidText),
     ],
 )  # fmt: skip
 def test_states_of_postgresql(url: str, state: str, expected: type[headgate.Error]) -> None:

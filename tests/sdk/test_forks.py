@@ -208,7 +208,7 @@ def test_another_event_loop_is_told_of(database_url: str) -> None:
 
 def test_clients_do_not_travel(hg: headgate.Headgate, orders: headgate.Stream) -> None:
     for one in (hg, orders, orders.consumer("c", create=True)):
-        with pytest.raises(headgate.InvalidArgument, match="hint: connect in the other process"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="hint: connect in the other process"):
             pickle.dumps(one)
 
 

@@ -139,24 +139,24 @@ class TestNamesThatMayHaveBeenMeant:
     def test_in_python(self, hg: headgate.Headgate, orders: headgate.Stream) -> None:
         orders.consumer("billing", create=True)
         for misspelt in (lambda: hg.stream("odrers"), lambda: hg.insights.stream("odrers")):
-            with pytest.raises(headgate.StreamNotFound) as caught:
+            with pytest.raises(headgate.errors.StreamNotFound) as caught:
                 misspelt()
             assert str(caught.value.hint).startswith("did you mean orders? create it with hg.stream(name, create=True)")
             assert caught.value.similar == ["orders"]
         for misspelt in (lambda: orders.consumer("biling"), lambda: hg.insights.consumer("orders", "biling")):
-            with pytest.raises(headgate.ConsumerNotFound) as caught_too:
+            with pytest.raises(headgate.errors.ConsumerNotFound) as caught_too:
                 misspelt()
             assert str(caught_too.value.hint).startswith("did you mean billing? create it with stream.consumer(name,")
 
     def test_nothing_is_near(self, hg: headgate.Headgate, orders: headgate.Stream) -> None:
-        with pytest.raises(headgate.StreamNotFound) as caught:
+        with pytest.raises(headgate.errors.StreamNotFound) as caught:
             hg.stream("completely-different")
         assert str(caught.value.hint).startswith("create it with hg.stream(")
         assert not caught.value.similar
 
     async def test_in_async_python(self, hg: headgate.Headgate, orders: headgate.Stream) -> None:
         async with headgate.AsyncHeadgate(hg.url) as there:
-            with pytest.raises(headgate.StreamNotFound, match="did you mean orders"):
+            with pytest.raises(headgate.errors.StreamNotFound, match="did you mean orders"):
                 await there.stream("order")
 
     def test_whoever_may_not_list_them_is_told_nothing(
@@ -165,7 +165,7 @@ class TestNamesThatMayHaveBeenMeant:
         db.execute("create role hint_producer login in role headgate_producer")
         try:
             with headgate.connect(hg.url.replace("//postgres@", "//hint_producer@")) as there:
-                with pytest.raises(headgate.StreamNotFound) as caught:
+                with pytest.raises(headgate.errors.StreamNotFound) as caught:
                     there.stream("odrers").send("x")
             assert "did you mean" not in str(caught.value)
         finally:

@@ -274,11 +274,11 @@ def test_sync(url: str, consumer: headgate.Consumer, library: str) -> None:
     a, b, c = messages(consumer)
     with pytest.raises(RolledBack), transaction(url) as conn:
         assert a.ack(conn=conn)
-        assert consumer.nack([b, c], delay=60, error="no", conn=conn) == headgate.Settled(2, 0)
+        assert consumer.nack([b, c], delay=60, error="no", conn=conn) == headgate.types.Settled(2, 0)
         raise RolledBack
     assert consumer.info().in_flight == 3
     with transaction(url) as conn:
-        assert consumer.ack([a], conn=conn) == headgate.Settled(1, 0)
+        assert consumer.ack([a], conn=conn) == headgate.types.Settled(1, 0)
         assert b.nack(delay=60, error="%s no", conn=conn)
         assert c.nack(conn=conn)
         assert not a.ack(conn=conn)
@@ -295,13 +295,13 @@ def test_sync_errors(url: str, consumer: headgate.Consumer, library: str) -> Non
     stream, transaction = consumer.hg.stream("orders"), SYNC[library]
     gone = headgate.Stream(consumer.hg, "gone")
     for expected, call in (
-        (headgate.StreamNotFound, lambda conn: gone.send("x", conn=conn)),
-        (headgate.InvalidAckId, lambda conn: consumer.ack(["nonsense"], conn=conn)),
-        (headgate.InvalidArgument, lambda conn: consumer.nack(["0.1.1"], delay=-1, conn=conn)),
-        (headgate.MessageTooLarge, lambda conn: stream.send("x" * 20_000_000, conn=conn)),
-        (headgate.InvalidText, lambda conn: stream.send("a\x00b", conn=conn)),
-        (headgate.InvalidText, lambda conn: stream.send("\ud800", conn=conn)),
-        (headgate.InvalidText, lambda conn: stream.send("x", headers={"a": "\x00"}, conn=conn)),
+        (headgate.errors.StreamNotFound, lambda conn: gone.send("x", conn=conn)),
+        (headgate.errors.InvalidAckId, lambda conn: consumer.ack(["nonsense"], conn=conn)),
+        (headgate.errors.InvalidArgument, lambda conn: consumer.nack(["0.1.1"], delay=-1, conn=conn)),
+        (headgate.errors.MessageTooLarge, lambda conn: stream.send("x" * 20_000_000, conn=conn)),
+        (headgate.errors.InvalidText, lambda conn: stream.send("a\x00b", conn=conn)),
+        (headgate.errors.InvalidText, lambda conn: stream.send("\ud800", conn=conn)),
+        (headgate.errors.InvalidText, lambda conn: stream.send("x", headers={"a": "\x00"}, conn=conn)),
     ):
         with pytest.raises(expected) as caught, transaction(url) as conn:
             call(conn)
@@ -338,15 +338,15 @@ async def test_async(
     ids = [m.ack_id for m in messages(consumer)]
     with pytest.raises(RolledBack):
         async with transaction(url) as conn:
-            assert await async_consumer.ack(ids[:1], conn=conn) == headgate.Settled(1, 0)
-            assert await async_consumer.nack(ids[1:], delay=60, error="no", conn=conn) == headgate.Settled(2, 0)
+            assert await async_consumer.ack(ids[:1], conn=conn) == headgate.types.Settled(1, 0)
+            assert await async_consumer.nack(ids[1:], delay=60, error="no", conn=conn) == headgate.types.Settled(2, 0)
             raise RolledBack
     assert consumer.info().in_flight == 3
     async with transaction(url) as conn:
-        assert await async_consumer.ack(ids[:1], conn=conn) == headgate.Settled(1, 0)
-        assert await async_consumer.nack(ids[1:2], delay=60, error="%s no", conn=conn) == headgate.Settled(1, 0)
-        assert await async_consumer.nack(ids[2:], conn=conn) == headgate.Settled(1, 0)
-        assert await async_consumer.ack(ids[:1], conn=conn) == headgate.Settled(0, 1)
+        assert await async_consumer.ack(ids[:1], conn=conn) == headgate.types.Settled(1, 0)
+        assert await async_consumer.nack(ids[1:2], delay=60, error="%s no", conn=conn) == headgate.types.Settled(1, 0)
+        assert await async_consumer.nack(ids[2:], conn=conn) == headgate.types.Settled(1, 0)
+        assert await async_consumer.ack(ids[:1], conn=conn) == headgate.types.Settled(0, 1)
     assert [(p.data, p.state, p.last_error) for p in consumer.peek(10, after=one)] == [
         ("x", "done", None),
         ("y", "parked", "%s no"),
@@ -359,13 +359,13 @@ async def test_async_errors(url: str, async_consumer: headgate.AsyncConsumer, li
     stream, transaction = await async_consumer.hg.stream("orders"), ASYNC[library]
     gone = headgate.AsyncStream(async_consumer.hg, "gone")
     for expected, call in (
-        (headgate.StreamNotFound, lambda conn: gone.send("x", conn=conn)),
-        (headgate.InvalidAckId, lambda conn: async_consumer.ack(["nonsense"], conn=conn)),
-        (headgate.InvalidArgument, lambda conn: async_consumer.nack(["0.1.1"], delay=-1, conn=conn)),
-        (headgate.MessageTooLarge, lambda conn: stream.send("x" * 20_000_000, conn=conn)),
-        (headgate.InvalidText, lambda conn: stream.send("a\x00b", conn=conn)),
-        (headgate.InvalidText, lambda conn: stream.send("\ud800", conn=conn)),
-        (headgate.InvalidText, lambda conn: stream.send("x", headers={"a": "\x00"}, conn=conn)),
+        (headgate.errors.StreamNotFound, lambda conn: gone.send("x", conn=conn)),
+        (headgate.errors.InvalidAckId, lambda conn: async_consumer.ack(["nonsense"], conn=conn)),
+        (headgate.errors.InvalidArgument, lambda conn: async_consumer.nack(["0.1.1"], delay=-1, conn=conn)),
+        (headgate.errors.MessageTooLarge, lambda conn: stream.send("x" * 20_000_000, conn=conn)),
+        (headgate.errors.InvalidText, lambda conn: stream.send("a\x00b", conn=conn)),
+        (headgate.errors.InvalidText, lambda conn: stream.send("\ud800", conn=conn)),
+        (headgate.errors.InvalidText, lambda conn: stream.send("x", headers={"a": "\x00"}, conn=conn)),
     ):
         with pytest.raises(expected) as caught:
             async with transaction(url) as conn:
@@ -382,10 +382,10 @@ def test_not_a_connection(url: str, consumer: headgate.Consumer) -> None:
     with psycopg.connect(url) as conn, engine(url) as e, sqlite3.connect(":memory:") as lite:
         for wrong in (object(), "postgresql://", conn.cursor(), e, lite, consumer.hg):
             with pytest.raises(
-                headgate.InvalidArgument, match=r"cannot join the transaction of a [\s\S]*hint: pass a psycopg"
+                headgate.errors.InvalidArgument, match=r"cannot join the transaction of a [\s\S]*hint: pass a psycopg"
             ):
                 stream.send("x", conn=wrong)
-            with pytest.raises(headgate.InvalidArgument):
+            with pytest.raises(headgate.errors.InvalidArgument):
                 consumer.ack(["0.1.1"], conn=wrong)
     assert stream.info().messages == 0
 
@@ -396,11 +396,11 @@ async def test_a_connection_of_the_other_kind(
     stream, async_stream = consumer.hg.stream("orders"), await async_consumer.hg.stream("orders")
     with in_psycopg(url) as conn, in_sqlalchemy(url) as sa, in_orm(url) as session:
         for wrong in (conn, sa, session):
-            with pytest.raises(headgate.InvalidArgument, match="Async"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="Async"):
                 await async_stream.send("x", conn=wrong)
     async with in_async_psycopg(url) as conn, in_asyncpg(url) as pg, in_async_orm("psycopg")(url) as asession:
         for wrong in (conn, pg, asession):
-            with pytest.raises(headgate.InvalidArgument):
+            with pytest.raises(headgate.errors.InvalidArgument):
                 stream.send("x", conn=wrong)
     assert stream.info().messages == 0
 

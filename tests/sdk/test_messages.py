@@ -120,7 +120,7 @@ def test_ack_wait_of_one_receive(stream: headgate.Stream, consumer: headgate.Con
     assert seen.visible_at > datetime.now(UTC) + timedelta(minutes=50)
     assert second.ack()
     for bad in (0, -1, timedelta(days=8)):
-        with pytest.raises(headgate.InvalidArgument) as error:
+        with pytest.raises(headgate.errors.InvalidArgument) as error:
             consumer.receive(ack_wait=bad)
         assert error.value.hint == "choose more than 0 and at most 7 days"
     stream.send("b")
@@ -141,8 +141,8 @@ def test_extend_one_of_a_batch(stream: headgate.Stream, consumer: headgate.Consu
     again = take(consumer, 2)
     assert sorted((m.data, m.attempt) for m in again) == [("b", 2), ("c", 2)]
     assert not b.ack()
-    assert consumer.ack([a.delivery]) == headgate.Settled(2, 0)
-    assert consumer.ack(again) == headgate.Settled(2, 0)
+    assert consumer.ack([a.delivery]) == headgate.types.Settled(2, 0)
+    assert consumer.ack(again) == headgate.types.Settled(2, 0)
     assert consumer.info().lag == 0
 
 
@@ -172,14 +172,14 @@ def test_several_at_once(stream: headgate.Stream, consumer: headgate.Consumer) -
     """Messages or ack_ids, of a message or a whole delivery; those that are too late are counted."""
     stream.send_batch(list("abcdef"), key="one lane")
     a, b, c = take(consumer, 3)
-    assert consumer.ack([a, b.ack_id]) == headgate.Settled(2, 0)
-    assert consumer.ack([a, b, c]) == headgate.Settled(1, 2)
+    assert consumer.ack([a, b.ack_id]) == headgate.types.Settled(2, 0)
+    assert consumer.ack([a, b, c]) == headgate.types.Settled(1, 2)
     d, e, f = take(consumer, 3)
     assert d.delivery == f.delivery
-    assert consumer.extend([d, e], timedelta(minutes=1)) == headgate.Settled(2, 0)
-    assert consumer.ack([d.delivery]) == headgate.Settled(3, 0)
-    assert consumer.ack([]) == consumer.nack([]) == headgate.Settled(0, 0)
-    assert consumer.nack([e, f]) == headgate.Settled(0, 2)
+    assert consumer.extend([d, e], timedelta(minutes=1)) == headgate.types.Settled(2, 0)
+    assert consumer.ack([d.delivery]) == headgate.types.Settled(3, 0)
+    assert consumer.ack([]) == consumer.nack([]) == headgate.types.Settled(0, 0)
+    assert consumer.nack([e, f]) == headgate.types.Settled(0, 2)
 
 
 def test_receive_with_acks(stream: headgate.Stream, consumer: headgate.Consumer) -> None:
@@ -225,7 +225,7 @@ def test_the_largest_batch(stream: headgate.Stream, consumer: headgate.Consumer)
     seqs = stream.send_batch([{"n": n} for n in range(10_000)])
     assert len(seqs) == 10_000
     assert [m.data["n"] for m in take(consumer, 10_000)] == list(range(10_000))
-    with pytest.raises(headgate.InvalidArgument, match=r"10001 messages[\s\S]*hint: "):
+    with pytest.raises(headgate.errors.InvalidArgument, match=r"10001 messages[\s\S]*hint: "):
         stream.send_batch(["x"] * 10_001)
 
 
@@ -365,11 +365,11 @@ class TestDeliverAt:
         assert is_empty(consumer)
 
     def test_refused(self, stream: headgate.Stream) -> None:
-        with pytest.raises(headgate.InvalidArgument, match="both delay and deliver_at"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="both delay and deliver_at"):
             stream.send("x", delay=1, deliver_at=datetime.now(UTC))
-        with pytest.raises(headgate.InvalidArgument, match="has no time zone"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="has no time zone"):
             stream.send("x", deliver_at=datetime(2026, 1, 1))  # noqa: DTZ001
-        with pytest.raises(headgate.InvalidArgument, match="is not a time"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="is not a time"):
             stream.send_batch([headgate.Outgoing("x", deliver_at="noon")])
 
     def test_the_command_line(self, run: CommandLine, stream: headgate.Stream) -> None:
@@ -383,6 +383,8 @@ class TestDeliverAt:
 
 @pytest.mark.parametrize("one", ["abc", b"abc", {"a": 1}, 5, None])
 def test_a_batch_that_is_one_message(stream: headgate.Stream, one: Any) -> None:
-    with pytest.raises(headgate.InvalidArgument, match=r"takes several messages, not a single \w+\nhint: .*send\(\)"):
+    with pytest.raises(
+        headgate.errors.InvalidArgument, match=r"takes several messages, not a single \w+\nhint: .*send\(\)"
+    ):
         stream.send_batch(one)
     assert stream.messages() == []

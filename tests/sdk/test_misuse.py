@@ -56,7 +56,7 @@ class TestAutocommit:
                 orders.send("x", conn=conn)
         with warnings.catch_warnings(action="error"), engine.begin() as conn:
             orders.send("x", conn=conn)
-        with pytest.raises(headgate.ConnectionFailed, match=r"is closed[\s\S]*hint: pass an open connection"):
+        with pytest.raises(headgate.errors.ConnectionFailed, match=r"is closed[\s\S]*hint: pass an open connection"):
             orders.send("x", conn=conn)
         engine.dispose()
 
@@ -68,7 +68,7 @@ class TestAutocommit:
             async with conn.transaction():
                 await aorders.send("x", conn=conn)
         await conn.close()
-        with pytest.raises(headgate.ConnectionFailed, match=r"is closed[\s\S]*hint: pass an open connection"):
+        with pytest.raises(headgate.errors.ConnectionFailed, match=r"is closed[\s\S]*hint: pass an open connection"):
             await aorders.send("x", conn=conn)
 
     async def test_async_sqlalchemy(self, aorders: headgate.AsyncStream, database_url: str) -> None:
@@ -82,7 +82,7 @@ class TestAutocommit:
 def test_a_closed_connection(orders: headgate.Stream, database_url: str) -> None:
     conn = psycopg.connect(database_url)
     conn.close()
-    with pytest.raises(headgate.ConnectionFailed, match=r"is closed[\s\S]*hint: pass an open connection"):
+    with pytest.raises(headgate.errors.ConnectionFailed, match=r"is closed[\s\S]*hint: pass an open connection"):
         orders.send("x", conn=conn)
 
 
@@ -91,7 +91,9 @@ def test_a_long_id(orders: headgate.Stream, length: int) -> None:
     """Random, so that it cannot be packed into an index."""
     draw = random.Random(12)
     long = "".join(draw.choices(string.ascii_letters + string.digits, k=length))
-    with pytest.raises(headgate.InvalidArgument, match=r"too long[\s\S]*hint: use shorter keys, channels and ids"):
+    with pytest.raises(
+        headgate.errors.InvalidArgument, match=r"too long[\s\S]*hint: use shorter keys, channels and ids"
+    ):
         orders.send("x", id=long)
 
 
@@ -101,7 +103,7 @@ def test_how_long_to_wait(orders: headgate.Stream) -> None:
     with consumer.transaction(wait=timedelta(0)) as (_, messages):
         assert messages == []
     for wrong in ("1", None, float("nan"), True):
-        with pytest.raises(headgate.InvalidArgument, match="hint: give seconds, or a timedelta"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="hint: give seconds, or a timedelta"):
             consumer.receive(wait=wrong)  # type: ignore[arg-type]
 
 
@@ -110,16 +112,16 @@ def test_a_pooler_that_was_not_told_of(hg: headgate.Headgate, db: Db) -> None:
     orders = hg.stream("orders", create=True)
     orders.send("x")
     hg.run("do $$ begin execute 'deallocate all'; end $$")  # so that the driver does not notice
-    with pytest.raises(headgate.PoolerInTheWay, match=r"hint: connect with pooler=True"):
+    with pytest.raises(headgate.errors.PoolerInTheWay, match=r"hint: connect with pooler=True"):
         orders.send("x")
     taken = psycopg.errors.DuplicatePreparedStatement('prepared statement "_pg3_0" already exists')
-    assert isinstance(from_database(taken), headgate.PoolerInTheWay)
+    assert isinstance(from_database(taken), headgate.errors.PoolerInTheWay)
 
 
 def test_a_full_disk() -> None:
     full = psycopg.errors.DiskFull('could not extend file "base/5/1": No space left on device')
     ours = from_database(full)
-    assert isinstance(ours, headgate.DatabaseUnavailable)
+    assert isinstance(ours, headgate.errors.DatabaseUnavailable)
     assert "free some space" in str(ours)
     with pytest.raises(EmbeddedServerError, match=r"no space left[\s\S]*hint: free some"), _explained("there"):  # type: ignore[arg-type]
         raise OSError(28, "No space left on device")
@@ -136,5 +138,5 @@ def test_what_is_no_list_of_messages(orders: headgate.Stream, wrong: Any) -> Non
         lambda ids: consumer.extend(ids, 1),
         lambda ids: consumer.receive(acks=ids),
     ):
-        with pytest.raises(headgate.InvalidArgument, match="hint: pass a list of messages or ack_ids"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="hint: pass a list of messages or ack_ids"):
             call(wrong)

@@ -52,9 +52,9 @@ NOT_OVER_HTTP = {
 
 @pytest.mark.parametrize("what", NOT_OVER_HTTP)
 def test_what_needs_the_database_says_so(hg: headgate.Headgate, what: str) -> None:
-    with pytest.raises(headgate.NotOverHttp, match=r"[\s\S]*hint: .*database") as found:
+    with pytest.raises(headgate.errors.NotOverHttp, match=r"[\s\S]*hint: .*database") as found:
         NOT_OVER_HTTP[what](hg)
-    assert isinstance(found.value, headgate.NotAllowed)
+    assert isinstance(found.value, headgate.errors.NotAllowed)
 
 
 def test_what_was_not_received_is_not_lost(hg: headgate.Headgate) -> None:
@@ -62,7 +62,7 @@ def test_what_was_not_received_is_not_lost(hg: headgate.Headgate) -> None:
     stream = hg.stream("s", create=True)
     consumer = stream.consumer("c", create=True)
     stream.send("x")
-    with pytest.raises(headgate.NotOverHttp), consumer.transaction(wait=5):
+    with pytest.raises(headgate.errors.NotOverHttp), consumer.transaction(wait=5):
         raise AssertionError
     assert [m.attempt for m in consumer.receive(wait=5)] == [1]
 
@@ -72,23 +72,23 @@ def test_scopes(hg: headgate.Headgate, server: Replica) -> None:
     hg.stream("s", create=True).consumer("c", create=True)
     with headgate.connect(server.url, token=server.new_token("produce")) as producer:
         producer.stream("s").send("x")
-        with pytest.raises(headgate.StreamNotFound):
+        with pytest.raises(headgate.errors.StreamNotFound):
             producer.stream("t")
-        with pytest.raises(headgate.NotAllowed, match="consume"):
+        with pytest.raises(headgate.errors.NotAllowed, match="consume"):
             producer.stream("s").consumer("c").receive()
     with headgate.connect(server.url, token=server.new_token("consume")) as worker:
         [message] = worker.stream("s").consumer("c").receive(wait=5)
         assert message.ack()
-        with pytest.raises(headgate.NotAllowed, match=r"produce[\s\S]*hint: .*headgate token add"):
+        with pytest.raises(headgate.errors.NotAllowed, match=r"produce[\s\S]*hint: .*headgate token add"):
             worker.stream("s").send("x")
-        with pytest.raises(headgate.NotAllowed, match="admin"):
+        with pytest.raises(headgate.errors.NotAllowed, match="admin"):
             worker.stream("t", create=True)
     with headgate.connect(server.url, token=server.new_token("admin", streams=["t.>"])) as other:
-        with pytest.raises(headgate.NotAllowed, match="other streams"):
+        with pytest.raises(headgate.errors.NotAllowed, match="other streams"):
             other.stream("s")
     for token in ("nonsense", server.token[:-1] + "-"):
         with headgate.connect(server.url, token=token) as nobody:
-            with pytest.raises(headgate.NotAllowed, match=r"hint: pass token="):
+            with pytest.raises(headgate.errors.NotAllowed, match=r"hint: pass token="):
                 nobody.stream("s")
 
 
@@ -102,14 +102,14 @@ def test_the_doctor(hg: headgate.Headgate, server: Replica, database_url: str) -
     assert "consumer s/c" in {f.subject for f in expected}
     assert hg.doctor() == expected
     with headgate.connect(server.url, token=server.new_token("monitor", streams=["s"])) as narrow:
-        with pytest.raises(headgate.NotAllowed):
+        with pytest.raises(headgate.errors.NotAllowed):
             narrow.doctor()
 
 
 def test_a_batch_that_is_too_large(hg: headgate.Headgate) -> None:
     """It would have to be whole or not at all: so it is not split, and nothing of it was sent."""
     stream = hg.stream("s", create=True)
-    with pytest.raises(headgate.MessageTooLarge, match=r"hint: send fewer"):
+    with pytest.raises(headgate.errors.MessageTooLarge, match=r"hint: send fewer"):
         stream.send_batch(["x" * 500_000] * 70)
     stream.send("x" * 500_000)
     assert stream.info().messages == 1
@@ -121,7 +121,7 @@ def test_many_acks_go_in_parts(hg: headgate.Headgate) -> None:
     stream.send("x")
     [message] = consumer.receive(5000, wait=5)
     ids = [f"1.1.{n}" for n in range(25_000)]
-    assert consumer.ack([*ids, message.ack_id]) == headgate.Settled(1, 25_000)
+    assert consumer.ack([*ids, message.ack_id]) == headgate.types.Settled(1, 25_000)
     stream.send("y")
     assert [m.data for m in consumer.receive(1, acks=ids, wait=5)] == ["y"]
 

@@ -96,7 +96,7 @@ def test_everything_works(hg: headgate.Headgate) -> None:
     assert len(set(seen)) == 51
     info = consumer.info()
     assert (info.lag, info.in_flight, info.dead) == (0, 0, 0)
-    with pytest.raises(headgate.StreamNotFound):
+    with pytest.raises(headgate.errors.StreamNotFound):
         hg.stream("no")
     hg.maintain()
 

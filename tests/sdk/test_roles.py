@@ -137,7 +137,7 @@ def test_least_privilege(database_url: str, login: Login, role: str, allowed: di
             if name in allowed:
                 call(hg)
                 continue
-            with pytest.raises(headgate.NotAllowed) as caught:
+            with pytest.raises(headgate.errors.NotAllowed) as caught:
                 call(hg)
             [needed] = [r for r, calls in PARTS.items() if name in calls]
             if role == "headgate_producer" and name in OF_A_CONSUMER:
@@ -146,7 +146,7 @@ def test_least_privilege(database_url: str, login: Login, role: str, allowed: di
 
 
 def test_without_any_right(database_url: str, login: Login) -> None:
-    with pytest.raises(headgate.NotAllowed) as caught:
+    with pytest.raises(headgate.errors.NotAllowed) as caught:
         headgate.connect(as_role(database_url, login()))
     for role in ROLES:
         assert role in str(caught.value.hint)
@@ -157,7 +157,7 @@ def test_who_may_not_migrate(cluster: Cluster, database_url: str, login: Login) 
     with psycopg.connect(cluster.url(), autocommit=True) as admin:
         admin.execute("create database nothing_yet")
         try:
-            with pytest.raises(headgate.NotAllowed) as caught:
+            with pytest.raises(headgate.errors.NotAllowed) as caught:
                 headgate.connect(as_role(cluster.url("nothing_yet"), login()), migrate=True)
         finally:
             admin.execute("drop database nothing_yet with (force)")
@@ -166,7 +166,7 @@ def test_who_may_not_migrate(cluster: Cluster, database_url: str, login: Login) 
     headgate.connect(owner, migrate=True).close()  # there is nothing to do
     with psycopg.connect(database_url, autocommit=True) as db:
         db.execute("update headgate.functions_digest set digest = 'another'")
-    with pytest.raises(headgate.NotAllowed) as caught:
+    with pytest.raises(headgate.errors.NotAllowed) as caught:
         headgate.connect(owner, migrate=True)
     assert "owner of the schema" in str(caught.value.hint)
 
@@ -184,7 +184,7 @@ def test_wrong_password(cluster: Cluster, database_url: str, login: Login) -> No
             admin.execute("select pg_reload_conf()")
             wait_until(lambda: is_refused(wrong))
             headgate.connect(right).close()
-            with pytest.raises(headgate.ConnectionFailed) as caught:
+            with pytest.raises(headgate.errors.ConnectionFailed) as caught:
                 headgate.connect(wrong)
         finally:
             hba.write_text(before)

@@ -91,7 +91,7 @@ def test_the_server_goes_away_and_comes_back(database_url: str) -> None:
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'headgate' "
                 "and datname = current_database()"
             )
-        with pytest.raises(headgate.ConnectionFailed, match="repeated"):
+        with pytest.raises(headgate.errors.ConnectionFailed, match="repeated"):
             stream.send("x")
         stream.send("x")
 
@@ -101,7 +101,7 @@ def test_a_pool_that_is_used_up(database_url: str) -> None:
         stream = hg.stream("orders", create=True)
         with hg.pool.connection():
             with pytest.raises(
-                headgate.ConnectionFailed, match=r"all 1 connections .* in use for 0.2 s\nhint: give it more"
+                headgate.errors.ConnectionFailed, match=r"all 1 connections .* in use for 0.2 s\nhint: give it more"
             ):
                 stream.send("x")
         stream.send("x")
@@ -121,7 +121,7 @@ def test_threads_share_one_client(hg: headgate.Headgate, stream: headgate.Stream
                     pass
                 seen.extend(m.seq for m in messages)
                 messages = consumer.receive(3)
-                assert consumer.ack(messages) == headgate.Settled(len(messages), 0)
+                assert consumer.ack(messages) == headgate.types.Settled(len(messages), 0)
                 seen.extend(m.seq for m in messages)
             while len(seen) < target and not errors:
                 messages = consumer.receive(10, wait=0.05)

@@ -60,7 +60,7 @@ def test_a_command_loads_the_sync_client_alone(run: CommandLine, orders: headgat
 
 
 def test_import_headgate_loads_what_is_used() -> None:
-    script = "import sys, headgate; headgate.Error, headgate.StreamNotFound; print('psycopg' in sys.modules)"
+    script = "import sys, headgate; headgate.Error, headgate.errors.StreamNotFound; print('psycopg' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "False\n"
     with pytest.raises(AttributeError, match="has no attribute 'Hedgate'"):
         headgate.Hedgate  # noqa: B018

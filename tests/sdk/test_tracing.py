@@ -160,7 +160,7 @@ def test_headers_of_the_sender_stay(orders: headgate.Stream, spans: Spans) -> No
 
 
 def test_a_failed_send(orders: headgate.Stream, spans: Spans) -> None:
-    with pytest.raises(headgate.StreamNotFound):
+    with pytest.raises(headgate.errors.StreamNotFound):
         headgate.Stream(orders.hg, "missing").send({})
     failed = spans.one("send missing")
     assert failed.status.status_code is StatusCode.ERROR

@@ -106,7 +106,7 @@ def test_too_late(hg: headgate.Headgate, stream: headgate.Stream) -> None:
     """The deadline passed and another worker has the message: the work is rolled back, that worker's counts."""
     consumer = stream.consumer("c", create=True, ack_wait=0.05)
     stream.send(1)
-    with pytest.raises(headgate.StaleDelivery, match=r"1 of 1 messages[\s\S]*hint: raise"):
+    with pytest.raises(headgate.errors.StaleDelivery, match=r"1 of 1 messages[\s\S]*hint: raise"):
         with consumer.transaction(wait=5) as (tx, messages):
             tx.execute("insert into done values (100)")
             [other] = consumer.receive(wait=5)
@@ -199,7 +199,7 @@ def test_workers_in_a_hurry(hg: headgate.Headgate, stream: headgate.Stream) -> N
                             tx.execute("select pg_sleep(0.06)")
                         if rounds % 7 == number:
                             raise ZeroDivisionError
-                except (headgate.StaleDelivery, ZeroDivisionError, headgate.Conflict):
+                except (headgate.errors.StaleDelivery, ZeroDivisionError, headgate.errors.Conflict):
                     pass
         except BaseException as error:
             errors.append(error)
@@ -282,7 +282,7 @@ class TestSettlingInTheBlock:
     def test_one_that_was_taken_away_is_still_told_of(self, hg: headgate.Headgate, stream: headgate.Stream) -> None:
         consumer = stream.consumer("c", create=True, ack_wait=0.05)
         stream.send(1)
-        with pytest.raises(headgate.StaleDelivery, match="1 of 1 messages"):
+        with pytest.raises(headgate.errors.StaleDelivery, match="1 of 1 messages"):
             with consumer.transaction(wait=5) as (tx, [m]):
                 tx.execute("insert into done values (1)")
                 [other] = consumer.receive(wait=5)

@@ -140,7 +140,7 @@ def test_what_may_have_been_done_is_not_repeated(
     call: Callable[[headgate.Headgate], object],
 ) -> None:
     server.answers = [failure]
-    with pytest.raises(headgate.ConnectionFailed, match=r"hint: whether .* is not known") as found:
+    with pytest.raises(headgate.errors.ConnectionFailed, match=r"hint: whether .* is not known") as found:
         call(hg)
     assert len(server.asked) == 1
     assert ("with an id for each" in str(found.value)) == (call is send)
@@ -156,13 +156,13 @@ def test_who_may_not_wait_at_the_server_waits_here(hg: headgate.Headgate, server
 
 
 def test_a_long_list(hg: headgate.Headgate) -> None:
-    with pytest.raises(headgate.InvalidArgument, match=r"list of 1001[\s\S]*hint: .*1,000"):
+    with pytest.raises(headgate.errors.InvalidArgument, match=r"list of 1001[\s\S]*hint: .*1,000"):
         headgate.Stream(hg, "s").messages(1001)
 
 
 def test_a_conflict_is_the_callers(hg: headgate.Headgate, server: Scripted) -> None:
     server.answers = [problem(503, "conflict")]
-    with pytest.raises(headgate.Conflict):
+    with pytest.raises(headgate.errors.Conflict):
         receive(hg)
 
 
@@ -171,7 +171,7 @@ def test_patience_has_an_end(server: Scripted, retry_after: str, asked: set[int]
     """A wait that is longer than the timeout is not begun."""
     with headgate.connect(server.url, token=TOKEN, timeout=0.3) as hg:
         server.answers = [problem(429, "busy", retry_after)] * 10
-        with pytest.raises(headgate.ServerBusy, match="it says busy"):
+        with pytest.raises(headgate.errors.ServerBusy, match="it says busy"):
             send(hg)
     assert len(server.asked) in asked
 
@@ -180,10 +180,10 @@ def test_a_server_that_does_not_answer(hg: headgate.Headgate, server: Scripted) 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
-        with pytest.raises(headgate.ConnectionFailed, match=r"127\.0\.0\.1"):
+        with pytest.raises(headgate.errors.ConnectionFailed, match=r"127\.0\.0\.1"):
             headgate.connect(url, timeout=0.3)
         assert time.monotonic() - began < 10
-    with pytest.raises(headgate.ConnectionFailed, match=r"refused[\s\S]*hint: "):
+    with pytest.raises(headgate.errors.ConnectionFailed, match=r"refused[\s\S]*hint: "):
         headgate.connect(url)
 
 
@@ -195,20 +195,20 @@ async def test_calls_can_be_cut_off() -> None:
         opening = asyncio.create_task(hg.open())
         await until(lambda: hg.http and hg.http._under_way)
         hg.http.cut()
-        with pytest.raises(headgate.ConnectionFailed, match="ended before it was answered"):
+        with pytest.raises(headgate.errors.ConnectionFailed, match="ended before it was answered"):
             await asyncio.wait_for(opening, 5)
         assert not hg.is_open
 
 
 ERRORS = [
-    (problem(404, "stream_not_found"), headgate.StreamNotFound, "a hint"),
-    (problem(409, "stream_full"), headgate.StreamFull, "a hint"),
-    (problem(401, "unauthorized"), headgate.NotAllowed, "pass token="),
-    (problem(413, "body_too_large"), headgate.MessageTooLarge, "fewer or smaller"),
-    (problem(422, "invalid_body"), headgate.InvalidArgument, "check the arguments"),
+    (problem(404, "stream_not_found"), headgate.errors.StreamNotFound, "a hint"),
+    (problem(409, "stream_full"), headgate.errors.StreamFull, "a hint"),
+    (problem(401, "unauthorized"), headgate.errors.NotAllowed, "pass token="),
+    (problem(413, "body_too_large"), headgate.errors.MessageTooLarge, "fewer or smaller"),
+    (problem(422, "invalid_body"), headgate.errors.InvalidArgument, "check the arguments"),
     (problem(404, "not_found"), headgate.Error, "older than this client"),
     (problem(500, "internal"), headgate.Error, "a hint"),
-    (problem(499, "something_new"), headgate.InvalidArgument, "a hint"),
+    (problem(499, "something_new"), headgate.errors.InvalidArgument, "a hint"),
     ((301, {"Location": "https://there/"}, b""), headgate.Error, "redirect to https://there/"),
     ((404, {}, b"<html>"), headgate.Error, "not Headgate: 404"),
     ((200, {}, b"<html>"), headgate.Error, "cannot be read"),
@@ -244,7 +244,7 @@ def test_where_no_headgate_is(server: Scripted) -> None:
     ],
 )
 def test_bad_urls(url: str, said: str) -> None:
-    with pytest.raises(headgate.InvalidArgument, match=said) as found:
+    with pytest.raises(headgate.errors.InvalidArgument, match=said) as found:
         headgate.Headgate(url)
     assert "hunter2" not in str(found.value)
 
@@ -275,7 +275,7 @@ def test_the_trace_goes_along(hg: headgate.Headgate, server: Scripted) -> None:
 def test_closed_meanwhile(hg: headgate.Headgate) -> None:
     """As by a worker that begins anew, while another of its tasks still calls: that one is to begin anew, too."""
     hg.close()
-    with pytest.raises(headgate.ConnectionFailed, match="is not open"):
+    with pytest.raises(headgate.errors.ConnectionFailed, match="is not open"):
         hg.streams()
 
 
@@ -299,7 +299,7 @@ class TestTokens:
         caplog.set_level(logging.DEBUG)
         server.answers = [problem(429, "busy"), SEQS, CLOSE]
         send(hg)
-        with pytest.raises(headgate.ConnectionFailed) as found:
+        with pytest.raises(headgate.errors.ConnectionFailed) as found:
             send(hg)
         secret = TOKEN.partition(".")[2]
         assert caplog.text
@@ -307,10 +307,10 @@ class TestTokens:
 
     @pytest.mark.parametrize("token", ["two words", "line\nline", "ünsafe"])
     def test_bad_ones_are_not_repeated(self, token: str) -> None:
-        with pytest.raises(headgate.InvalidArgument, match="this is not a token") as found:
+        with pytest.raises(headgate.errors.InvalidArgument, match="this is not a token") as found:
             headgate.Headgate("http://localhost", token=token)
         assert token not in str(found.value)
 
     def test_a_database_takes_none(self) -> None:
-        with pytest.raises(headgate.InvalidArgument, match="for an HTTP server"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="for an HTTP server"):
             headgate.Headgate("postgresql://localhost/x", token=TOKEN)

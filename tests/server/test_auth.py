@@ -228,7 +228,7 @@ def test_the_first_token(server: Replica, home: Path, url: str) -> None:
 
 def test_without_tokens_only_this_machine_is_listened_to(url: str, tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):
-        with pytest.raises(headgate.InvalidArgument):
+        with pytest.raises(headgate.errors.InvalidArgument):
             Settings(host=host, auth=False)
     Settings(host="0.0.0.0")
     Settings(host="::1", auth=False)

@@ -284,7 +284,7 @@ async def test_groups() -> None:
         begun.set()
         await go.wait()
         if 13 in items:
-            raise headgate.InvalidArgument("13")
+            raise headgate.errors.InvalidArgument("13")
         return [i * 2 for i in items]
 
     grouper: Grouper[int, int] = Grouper(commit, lambda _: 1, most=5, parallel=1)
@@ -299,7 +299,7 @@ async def test_groups() -> None:
     assert await first == 0
     answers = await asyncio.gather(*rest, return_exceptions=True)
     assert answers[:2] + answers[3:] == [2, 4, 8, 10, 12]
-    assert isinstance(answers[2], headgate.InvalidArgument)
+    assert isinstance(answers[2], headgate.errors.InvalidArgument)
     assert commits == [[0], [1, 2, 13, 4, 5], [1], [2], [13], [4], [5], [6]]
 
 
@@ -309,11 +309,11 @@ async def test_a_lost_connection_is_not_tried_again() -> None:
     async def commit(key: str, items: list[int]) -> Sequence[int]:
         nonlocal calls
         calls += 1
-        raise headgate.ConnectionFailed("gone")
+        raise headgate.errors.ConnectionFailed("gone")
 
     grouper: Grouper[int, int] = Grouper(commit, lambda _: 1, most=5)
     answers = await asyncio.gather(*(grouper.submit("k", n) for n in range(5)), return_exceptions=True)
-    assert all(isinstance(a, headgate.ConnectionFailed) for a in answers)
+    assert all(isinstance(a, headgate.errors.ConnectionFailed) for a in answers)
     assert calls == 1
 
 

@@ -56,7 +56,7 @@ def test_headers_count_toward_the_size_of_a_message(server: Replica, http: httpx
         with pytest.raises(psycopg.Error) as refused:
             db.execute("select headgate.send_staged('s', 'w', 1, %s, '{1}')", [[name]])
         assert refused.value.sqlstate == "HG009"
-        with pytest.raises(headgate.MessageTooLarge):
+        with pytest.raises(headgate.errors.MessageTooLarge):
             hg.stream("s").send("x", headers={"x": "y" * 2_000_000})
         # many small ones are no large one
         many = "array_fill('x'::text, '{30}'), headers => array_fill(%s::jsonb, '{30}')"

@@ -108,7 +108,7 @@ def test_a_limit_over_all_replicas(database_url: str, hg: headgate.Headgate, tmp
         return 200
 
     with receiver(reply) as there:
-        push: headgate.Push = {"url": there.url, "secret": SECRET, "concurrency": 4}
+        push: headgate.types.Push = {"url": there.url, "secret": SECRET, "concurrency": 4}
         orders.consumer("c", create=True, max_ack_pending=2, push=push)
         with replica(database_url, tmp_path / "1", PRIVATE), replica(database_url, tmp_path / "2", PRIVATE):
             orders.send_batch(range(12))

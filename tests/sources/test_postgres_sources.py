@@ -72,7 +72,7 @@ def test_what_is_missing_is_said(source_url: str) -> None:
         for text in ("public.fleeting is unlogged", "public.seen is not a table", "there is no table absent",
                      "there is no table no.such", "there are no tables none.*", "there is no table a b"):  # fmt: skip
             assert text in said
-        with pytest.raises(headgate.SourceBlocked, match="updates and deletes of it"):
+        with pytest.raises(headgate.errors.SourceBlocked, match="updates and deletes of it"):
             setup.prepare(source_url, "shop", ["keyless"])
         source.execute("update keyless set n = 1")
         assert left_behind(source) == []
@@ -86,7 +86,7 @@ def test_rights(source: Db, newest_url: str, cluster: Cluster) -> None:
         assert found["rights"].advice == 'run ALTER ROLE "reader" REPLICATION as its superuser'
         assert "replication" in found
         source.execute("alter role reader replication")
-        with pytest.raises(headgate.SourceBlocked) as blocked:
+        with pytest.raises(headgate.errors.SourceBlocked) as blocked:
             setup.prepare(url, "shop", ["orders"])
         assert "permission denied" in blocked.value.message
         assert left_behind(source) == []
@@ -100,9 +100,9 @@ def test_rights(source: Db, newest_url: str, cluster: Cluster) -> None:
 
 
 def test_servers_that_cannot_be_read(new_cluster: NewCluster, newest_url: str) -> None:
-    with pytest.raises(headgate.SourceBlocked, match="cannot be reached"):
+    with pytest.raises(headgate.errors.SourceBlocked, match="cannot be reached"):
         setup.check(newest_url.replace("source_", "no_source_"), ["*"])
-    with pytest.raises(headgate.InvalidArgument) as unread:
+    with pytest.raises(headgate.errors.InvalidArgument) as unread:
         setup.check("postgresql://a:pass word@h/db?x=secret", ["*"])
     assert "secret" not in str(unread.value)
 
@@ -128,7 +128,7 @@ def test_what_is_in_the_way_of_a_slot(source: Db, newest_url: str, monkeypatch: 
     monkeypatch.setattr(setup, "SLOT_SECONDS", 1)
     with psycopg.connect(newest_url) as other:
         other.execute("insert into orders values (1)")
-        with pytest.raises(headgate.SourceBlocked, match=str(other.info.backend_pid)):
+        with pytest.raises(headgate.errors.SourceBlocked, match=str(other.info.backend_pid)):
             setup.prepare(newest_url, "shop", ["orders"])
     assert left_behind(source) == []
 
@@ -141,9 +141,9 @@ def test_all_tables_leave_out_our_own(hg: headgate.Headgate, db: Db, database_ur
     try:
         made = hg.sources.add_postgres("shop", "changes", url=database_url, tables=["*"])
         assert made.tables == ["other.people", "public.orders"]
-        with pytest.raises(headgate.SourceBlocked, match="is not a table of yours"):
+        with pytest.raises(headgate.errors.SourceBlocked, match="is not a table of yours"):
             hg.sources.add_postgres("own", "changes", url=database_url, tables=["headgate.stream"])
-        with pytest.raises(headgate.SourceExists):
+        with pytest.raises(headgate.errors.SourceExists):
             hg.sources.add_postgres("shop", "changes", url=database_url, tables=["*"])
         same = hg.sources.add_postgres("shop", "changes", url=database_url, tables=["*"], exist_ok=True)
         assert same.created_at == made.created_at

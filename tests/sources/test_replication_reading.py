@@ -114,7 +114,7 @@ def test_pause_resume_and_remove(
         assert [m["key"] for m in messages(db)] == ["public.orders.1", "public.orders.2"]
         with pytest.raises(headgate.Error, match='source "shop" sends to this stream'):
             hg.stream("changes").drop()
-        with pytest.raises(headgate.SourceExists):
+        with pytest.raises(headgate.errors.SourceExists):
             hg.sources.create("shop", "changes", scheme="none")
         hg.sources.remove_postgres("shop")
         assert column(source, "select slot_name from pg_replication_slots where database = current_database()") == []

@@ -59,7 +59,7 @@ def own_cluster(bin_dir: Path, tmp_path: Path) -> Iterator[Cluster]:
     cluster.stop("immediate")
 
 
-def state(hg: headgate.Headgate, wanted: str, says: str) -> headgate.PostgresSourceInfo:
+def state(hg: headgate.Headgate, wanted: str, says: str) -> headgate.types.PostgresSourceInfo:
     def holds() -> bool:
         shop = hg.sources.postgres("shop")
         return shop.state == wanted and says in (shop.error or "")
@@ -225,7 +225,7 @@ def test_password_rights_and_hosts(
         caught_up(hg, source)
         said = db.execute("select coalesce(string_agg(p::text, ' '), '') from headgate.postgres_sources() p").fetchone()
         assert "one" not in str(said).replace("none", "")
-        with pytest.raises(headgate.SourceBlocked) as blocked:
+        with pytest.raises(headgate.errors.SourceBlocked) as blocked:
             setup.check(url, ["orders"])
         assert "first" not in str(blocked.value)
         assert [m["record"]["id"] for m in messages(db)] == [1, 2, 3]
@@ -276,7 +276,7 @@ def test_tables_streams_keys_and_url_are_changed(
     source.execute("insert into people values (1, 'Rome', 'Ann')")
     hg.sources.add_postgres("shop", "changes", url=source_url, tables=["orders"])
     reading()
-    with pytest.raises(headgate.SourceBlocked, match="city is not in the log when a row"):
+    with pytest.raises(headgate.errors.SourceBlocked, match="city is not in the log when a row"):
         hg.sources.alter_postgres("shop", tables=["orders", "people"], keys={"people": ["city"]})
     source.execute("alter table people replica identity full")
     made = hg.sources.alter_postgres(
@@ -296,7 +296,7 @@ def test_tables_streams_keys_and_url_are_changed(
     assert [m["key"] for m in messages(db)] == ["public.orders.1"]
     with pytest.raises(headgate.Error, match='source "shop" sends to this stream'):
         hg.stream("people").drop()
-    with pytest.raises(headgate.InvalidArgument, match="another database"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="another database"):
         hg.sources.alter_postgres("shop", url=re.sub("source_[0-9]+", "template1", source_url))
     with pytest.raises(headgate.Error, match="key of your own"):
         hg.sources.backfill("shop", deletions=True)
@@ -413,7 +413,7 @@ def test_a_publication_and_slot_that_are_there(source: Db, source_url: str) -> N
         'there is no slot "no" of pgoutput in this database', 'the publication "ours" has not all kinds of changes',
         'public.people is not in the publication "ours"',
     ]  # fmt: skip
-    with pytest.raises(headgate.SourceBlocked, match="not all kinds"):
+    with pytest.raises(headgate.errors.SourceBlocked, match="not all kinds"):
         setup.prepare(source_url, "shop", ["orders"], publication="ours")
     assert slots(source) == []
 
@@ -447,9 +447,9 @@ def test_the_sdk_over_http(
         assert (made.name, made.tables, made.drop_bytes) == ("shop", ["public.orders"], 10**10)
         assert [s.name for s in sources.all()] == ["hooks"]
         assert [s.name for s in sources.all_postgres()] == ["shop"]
-        with pytest.raises(headgate.SourceExists):
+        with pytest.raises(headgate.errors.SourceExists):
             sources.add_postgres("shop", "changes", url=source_url, tables=["orders"])
-        with pytest.raises(headgate.SourceBlocked, match="there is no table nowhere"):
+        with pytest.raises(headgate.errors.SourceBlocked, match="there is no table nowhere"):
             sources.alter_postgres("shop", tables=["nowhere"])
         sources.pause_backfill("shop")
         sources.backfill("shop", deletions=True)
@@ -461,6 +461,6 @@ def test_the_sdk_over_http(
         sources.restart_postgres("shop", backfill=False)
         wait_until(lambda: sources.postgres("shop").state == "reading")
         sources.remove_postgres("shop")
-        with pytest.raises(headgate.SourceNotFound):
+        with pytest.raises(headgate.errors.SourceNotFound):
             sources.postgres("shop")
     assert slots(source) == []

@@ -18,7 +18,7 @@ from headgate.errors import Conflict, Error, InvalidArgument, MessagesRemoved
 from headgate.lake import table as lake
 from headgate.lake.files import read_files, write_files
 from headgate.lake.secrets import Secret
-from headgate.lake.storage import Place
+from headgate.lake.storage import Location
 from headgate.pipeline import compaction, parse
 from headgate.pipeline.kinds import archive
 from headgate.pipeline.run import Progress, run
@@ -69,8 +69,8 @@ def test_a_run_goes_on_where_the_last_one_ended_and_the_database_knows(
     found = rows(path, ["seq", "key", "data", "headers", "date", "hour", "created_at"])
     assert sorted(r["seq"] for r in found) == list(range(1, 201))
     assert {(r["created_at"].date(), r["created_at"].hour) for r in found} == {(r["date"], r["hour"]) for r in found}
-    place, floor = db.execute("select place, floor from headgate.archive where name = 'lake'").fetchone() or ()
-    assert (place, floor) == (str(path), 200)
+    location, floor = db.execute("select place, floor from headgate.archive where name = 'lake'").fetchone() or ()
+    assert (location, floor) == (str(path), 200)
     assert value(db, "select headgate.archive_mark('orders', 'lake')") == _mark(path)
 
 
@@ -92,9 +92,9 @@ def test_a_crash_around_the_commit_neither_doubles_nor_loses(
 ) -> None:
     path = tmp_path / "t"
     fill(hg, 1, 200)
-    real = lake.Lake.add
+    real = lake.LakeTable.add
 
-    def add(self: lake.Lake, *given: Any) -> bool:
+    def add(self: lake.LakeTable, *given: Any) -> bool:
         if crash == "after":
             real(self, *given)
         raise RuntimeError("power cut")
@@ -104,9 +104,9 @@ def test_a_crash_around_the_commit_neither_doubles_nor_loses(
 
     with monkeypatch.context() as patch:
         if crash == "noted":
-            patch.setattr(archive, "_note", note)
+            patch.setattr(archive, "_record_position", note)
         else:
-            patch.setattr(lake.Lake, "add", add)
+            patch.setattr(lake.LakeTable, "add", add)
         with pytest.raises(Error, match="power cut"):
             go(hg, spark, tmp_path, spec(path, "rows_per_batch = 150"))
     assert value(db, "select count(*) from headgate.archive") == 0
@@ -118,17 +118,17 @@ def test_a_crash_around_the_commit_neither_doubles_nor_loses(
 
 
 def test_a_batch_that_is_there_is_not_added_again(tmp_path: Path) -> None:
-    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARROW)
+    table = lake.LakeTable(Location(str(tmp_path / "t")), archive.ARROW)
     assert [table.add([], "w", batch, {"mark": batch}) for batch in (0, 0, 2, 1, 3)] == [True, False, True, False, True]
     assert table.writer("w") == lake.Writer("w", 3, {"mark": 3})
     assert table.writer("other") == lake.Writer("other")
 
 
 def test_two_at_once_do_not_both_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = lake.Lake(Place(str(tmp_path / "t")), archive.ARROW)
+    table = lake.LakeTable(Location(str(tmp_path / "t")), archive.ARROW)
     before = table.open()
     assert table.add([], "w", 0)
-    monkeypatch.setattr(lake.Lake, "open", lambda _: before)
+    monkeypatch.setattr(lake.LakeTable, "open", lambda _: before)
     with pytest.raises(Conflict, match="the pipeline w runs somewhere else too"):
         table.add([], "w", 0)
 
@@ -243,7 +243,7 @@ def test_a_segment_that_the_archive_has_is_not_missed(
 
 def test_files_of_an_object_store(tmp_path: Path) -> None:
     """The store is a directory here, but reached in the way of object stores."""
-    store = Place(f"file://{tmp_path}", Secret('{"AWS_SECRET_ACCESS_KEY": "hush"}'))
+    store = Location(f"file://{tmp_path}", Secret('{"AWS_SECRET_ACCESS_KEY": "hush"}'))
     assert not store.local
     assert "hush" not in repr(store)
     given = pa.RecordBatch.from_pydict({"seq": [3, 1, 2], "channel": ["a", None, "a"]})

@@ -130,7 +130,7 @@ class TestBatch:
         tasks = reader.partitions()
         assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 100
         archive_and_drop(hg, spark, half)
-        with pytest.raises(headgate.MessagesRemoved):
+        with pytest.raises(headgate.errors.MessagesRemoved):
             list(reader.read(tasks[-1]))
         assert numbers(history(spark, hg)) == list(range(1, 101))
 
@@ -169,23 +169,23 @@ class TestBatch:
         assert numbers(few) == list(range(59, 101))
 
     def test_what_cannot_be_read_is_said(self, hg: headgate.Headgate, spark: Any, half: Path) -> None:
-        def told(**options: Any) -> headgate.Error:
+        def said(**options: Any) -> headgate.Error:
             with pytest.raises(headgate.Error) as error:
                 given = {"url": hg.url, "stream": "orders", "history": "true", **options}
                 HistoryReader(reading(given, streaming=False), 2).partitions()
             assert error.value.hint
             return error.value
 
-        assert isinstance(told(start="tick:7"), headgate.InvalidPosition)
-        assert "no archive" in told(archive="other").message
+        assert isinstance(said(start="tick:7"), headgate.errors.InvalidPosition)
+        assert "no archive" in said(archive="other").message
         archive(hg, spark, half, "second")
-        assert "several archives" in told().message
+        assert "several archives" in said().message
         assert numbers(history(spark, hg, archive="second")) != []
         hg.run("update headgate.archive set place = 'nowhere' where name = 'lake' returning 1", ())
-        assert "cannot be opened" in told(archive="lake").message
+        assert "cannot be opened" in said(archive="lake").message
         hg.stream("orders").drop_archive("lake")
         hg.stream("orders").drop_archive("second")
-        assert "no archive" in told().message
+        assert "no archive" in said().message
 
 
 def test_streaming_goes_from_the_lake_into_the_stream(hg: headgate.Headgate, spark: Any, half: Path) -> None:

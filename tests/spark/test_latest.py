@@ -15,8 +15,8 @@ from pyspark.sql.classic.dataframe import DataFrame
 import headgate
 from headgate.errors import Error
 from headgate.lake.secrets import Secret
-from headgate.lake.storage import Place
-from headgate.lake.table import Lake, files_of
+from headgate.lake.storage import Location
+from headgate.lake.table import LakeTable, files_of
 from headgate.pipeline import parse
 from headgate.pipeline.kinds import latest
 from headgate.pipeline.run import Job
@@ -111,7 +111,7 @@ def test_a_table_that_was_made_before_there_were_buckets(hg: headgate.Headgate, 
     path = tmp_path / "t"
     orders = hg.stream("orders", create=True)
     old = latest.columns(parse(spec(path)), Job(spark, hg, Secret(hg.url), tmp_path, lambda _: None))  # type: ignore[arg-type]
-    Lake(Place(str(path)), old, stream="orders", pipeline="now").open()
+    LakeTable(Location(str(path)), old, stream="orders", pipeline="now").open()
     for data in ("1", "2"):
         orders.send_batch([("a", data), (f"b{data}", "1")])
         go(hg, spark, tmp_path, spec(path))

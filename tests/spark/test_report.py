@@ -166,7 +166,7 @@ def test_some_streams_some_time_and_errors(hg: headgate.Headgate, spark: Any, tm
     assert "b" not in [row[0] for row in page.rows]
     late = report(hg, spark, tmp_path, 'streams = ["a"]', 'since = "2100-01-01"')
     assert "0 messages" in late.text
-    with pytest.raises(headgate.StreamNotFound):
+    with pytest.raises(headgate.errors.StreamNotFound):
         report(hg, spark, tmp_path, 'streams = ["nowhere"]')
-    with pytest.raises(headgate.InvalidArgument, match="runs once"):
+    with pytest.raises(headgate.errors.InvalidArgument, match="runs once"):
         report(hg, spark, tmp_path, 'run = "continuous"')

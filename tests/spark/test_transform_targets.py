@@ -136,7 +136,7 @@ def test_every_type_that_a_lake_can_hold(
 def test_what_a_lake_cannot_hold_is_said_and_nothing_is_made(
     hg: headgate.Headgate, spark: Any, tmp_path: Path, orders: headgate.Stream, sql: str, problem: str
 ) -> None:
-    with pytest.raises(headgate.InvalidArgument, match=problem) as caught:
+    with pytest.raises(headgate.errors.InvalidArgument, match=problem) as caught:
         go(hg, spark, tmp_path, spec(f'to_lake = "{tmp_path / "lake"}"', sql=sql))
     assert caught.value.hint
     assert "run it again" not in caught.value.hint

@@ -128,15 +128,15 @@ def test_a_crash_while_the_table_grows_neither_doubles_nor_loses(
     orders.send_batch([("k", '{"n": 1}'), ("k", '{"n": 2}')])
     go(hg, spark, tmp_path, spec(path, "infer = true"))
     orders.send_batch([("k", '{"n": 2.5, "m": 1}')] if crash != "extend" else [("k", '{"n": 3, "m": 1}')])
-    real = getattr(lake.Lake, crash)
+    real = getattr(lake.LakeTable, crash)
 
-    def cut(self: lake.Lake, *given: Any) -> None:
+    def cut(self: lake.LakeTable, *given: Any) -> None:
         if crash != "add":
             real(self, *given)
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lake.Lake, crash, cut)
+        patch.setattr(lake.LakeTable, crash, cut)
         with pytest.raises(Error, match="power cut"):
             go(hg, spark, tmp_path, spec(path, "infer = true"))
     assert typed(path, "n") == [(1,), (2,)]

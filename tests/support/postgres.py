@@ -55,7 +55,7 @@ class FreshDatabases:
     def _make(self, connection: psycopg.Connection) -> str:
         if time.monotonic() > self._as_new_until:  # else the doctor would find that nobody maintains it
             with psycopg.connect(self._cluster.url(TEMPLATE)) as template:
-                template.execute("update headgate.upkeep set at = clock_timestamp()")
+                template.execute("update headgate.maintenance_run set at = clock_timestamp()")
             self._as_new_until = time.monotonic() + 60
         name = f"test_{next(_database_numbers)}"
         connection.execute(f"create database {name} template {TEMPLATE} strategy file_copy")

@@ -92,7 +92,7 @@ class Situation:
         check_with_promtool(history, found, self.directory)
         return {name for fires in found.values() for name, _ in fires}
 
-    def doctor(self, subject: str, patience: float = 1.0) -> list[headgate.Finding]:
+    def doctor(self, subject: str, patience: float = 1.0) -> list[headgate.types.Finding]:
         """What it finds about a subject."""
         with headgate.connect(self.url) as hg:
             found = hg.doctor(patience)

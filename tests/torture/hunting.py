@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import psycopg
 
-from headgate.torture.catalogue import PRESETS
-from headgate.torture.check import judge
+from headgate.torture.environment.server import Environments, temporary_server
+from headgate.torture.judge.check import judge
+from headgate.torture.presets.catalogue import PRESETS
 from headgate.torture.run import run
-from headgate.torture.server import Grounds, temporary_server
 from torture.mutants import MUTANTS, Mutant
-from torture.mutants_marks import MUTANTS as OF_MARKS
+from torture.mutants_readers import MUTANTS as OF_READERS
 
-ALL = MUTANTS + OF_MARKS
+ALL = MUTANTS + OF_READERS
 SECONDS = 4.0  # of a history
 
 
@@ -40,21 +40,21 @@ class Hunt(NamedTuple):
         return f"{self.mutant.name} | {self.preset} seed {self.seed}, {self.took:.0f} s | {said}"
 
 
-def hunt(grounds: Grounds, mutant: Mutant, preset: str, seed: int, seconds: float = SECONDS) -> Hunt:
+def hunt(environments: Environments, mutant: Mutant, preset: str, seed: int, seconds: float = SECONDS) -> Hunt:
     """One history in a fresh database with the mutant in it."""
     began = time.monotonic()
-    with grounds(PRESETS[preset]) as ground:
-        with psycopg.connect(ground.url) as db:
+    with environments(PRESETS[preset]) as environment:
+        with psycopg.connect(environment.url) as db:
             db.execute(mutant.functions().encode())
-        history = run(ground, PRESETS[preset], seed, seconds)
+        history = run(environment, PRESETS[preset], seed, seconds)
     findings = Counter(f.check for f in judge(history, PRESETS[preset]))
     return Hunt(mutant, preset, seed, time.monotonic() - began, findings)
 
 
-def hunts(grounds: Grounds, mutant: Mutant, seeds: Iterable[int], seconds: float = SECONDS) -> Iterator[Hunt]:
+def hunts(environments: Environments, mutant: Mutant, seeds: Iterable[int], seconds: float = SECONDS) -> Iterator[Hunt]:
     """One history after the other, its presets in turn."""
     for turn, seed in enumerate(seeds):
-        yield hunt(grounds, mutant, mutant.presets[turn % len(mutant.presets)], seed, seconds)
+        yield hunt(environments, mutant, mutant.presets[turn % len(mutant.presets)], seed, seconds)
 
 
 def main() -> None:
@@ -69,17 +69,17 @@ def main() -> None:
     args = parser.parse_args()
     chosen = [m for m in ALL if m.presets and (not args.names or any(name in m.name for name in args.names))]
 
-    def one(grounds: Grounds, mutant: Mutant) -> str:
+    def one(environments: Environments, mutant: Mutant) -> str:
         tried = found = 0
-        for result in hunts(grounds, mutant, range(args.seed, args.seed + args.tries), args.seconds):
+        for result in hunts(environments, mutant, range(args.seed, args.seed + args.tries), args.seconds):
             tried, found = tried + 1, found + bool(result.findings)
             print(result, flush=True)
             if found and not args.all:
                 break
         return f"{'found' if found else 'NOT FOUND'} in {found} of {tried}: {mutant.name}"
 
-    with temporary_server(args.postgres) as grounds, ThreadPoolExecutor(args.jobs) as pool:
-        print(*pool.map(lambda m: one(grounds, m), chosen), sep="\n")
+    with temporary_server(args.postgres) as environments, ThreadPoolExecutor(args.jobs) as pool:
+        print(*pool.map(lambda m: one(environments, m), chosen), sep="\n")
 
 
 if __name__ == "__main__":

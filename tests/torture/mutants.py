@@ -299,7 +299,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is parked is not kept",
-        "    if p_how = 'compacted' then\n      perform headgate.keep_unfinished(g);\n",
+        "    if p_how = 'compacted' then\n      perform headgate.preserve_unfinished(g);\n",
         "    if p_how = 'compacted' then\n",
         ("storage", "compaction"),
     ),
@@ -363,8 +363,8 @@ MUTANTS = (
     Mutant(
         "E7: a seek queues behind an open transaction",
         "      perform set_config('lock_timeout', '20ms', true);\n"
-        "      execute format('lock table headgate.kept_%s in row exclusive mode'",
-        "      execute format('lock table headgate.kept_%s in row exclusive mode'",
+        "      execute format('lock table headgate.preserved_%s in row exclusive mode'",
+        "      execute format('lock table headgate.preserved_%s in row exclusive mode'",
         ("held",),
     ),
     Mutant(
@@ -382,7 +382,7 @@ MUTANTS = (
     ),
     Mutant(
         "E17: a seek does not keep compaction off",
-        "      execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);\n      -- twice",
+        "      execute format('lock table headgate.preserved_%s in row exclusive mode', c.stream);\n      -- twice",
         "      -- twice",
         ("compaction",),
     ),
@@ -390,7 +390,7 @@ MUTANTS = (
         "E18: late ranges beyond the mark are not looked for",
         "t.id <= coalesce(closing, p_up_to)",
         "t.id <= p_up_to",
-        (),  # its sister in mutants_marks.py, of ticks that are thinned out, is found
+        (),  # its sister in mutants_readers.py, of ticks that are thinned out, is found
     ),
     Mutant(
         "E19: kept messages are parked in lanes of before",

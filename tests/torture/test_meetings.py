@@ -12,13 +12,23 @@ import pytest
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster
-from headgate.torture import points
-from headgate.torture.meetings import ALONE, COMMITS, MODES, Meeting, Stage, Stop, all_meetings, stage, stood_still
-from headgate.torture.server import Grounds, databases_on
-from headgate.torture.story import tell
-from headgate.torture.worlds import OPERATIONS, WORLDS
+from headgate.torture.environment.server import Environments, databases_on
+from headgate.torture.meetings import points
+from headgate.torture.meetings.meetings import (
+    ALONE,
+    COMMITS,
+    MODES,
+    Meeting,
+    Stage,
+    Stop,
+    all_meetings,
+    stage,
+    stood_still,
+)
+from headgate.torture.meetings.worlds import OPERATIONS, WORLDS
+from headgate.torture.report.explain import explain_all
+from torture.drafts import Draft
 from torture.mutants import MUTANTS, Mutant
-from torture.tales import Tale
 
 SEED = 2  # of the sample
 
@@ -81,22 +91,22 @@ PLANTED = [
 
 
 @pytest.fixture(scope="module")
-def grounds(cluster: Cluster) -> Iterator[Grounds]:
+def environments(cluster: Cluster) -> Iterator[Environments]:
     """Grounds with the test build."""
     with databases_on(cluster.url(), points.stopping_build()) as made:
         yield made
 
 
 @contextmanager
-def on(grounds: Grounds, world: str) -> Iterator[Stage]:
-    with grounds(WORLDS[world]) as ground, stage(ground.url, WORLDS[world]) as opened:
+def on(environments: Environments, world: str) -> Iterator[Stage]:
+    with environments(WORLDS[world]) as environment, stage(environment.url, WORLDS[world]) as opened:
         yield opened
 
 
 def hold(place: Stage, meeting: Meeting) -> bool:
     """Whether the first session did stop; what came of it must be right."""
     met = place.meet(meeting)
-    assert not met.findings, f"{meeting}\n" + tell(met.history, place.preset, met.findings, str(meeting))
+    assert not met.findings, f"{meeting}\n" + explain_all(met.history, place.preset, met.findings, str(meeting))
     return met.was_there
 
 
@@ -109,9 +119,9 @@ def test_names() -> None:
     assert {o for world in WORLDS.values() for o in world.weights} == set(OPERATIONS)
 
 
-def test_one_waits_for_the_other(grounds: Grounds) -> None:
+def test_one_waits_for_the_other(environments: Environments) -> None:
     """A seek does not pass a receive that has read a lane; a send passes it. Which shows that it did stop there."""
-    with on(grounds, "hash") as place:
+    with on(environments, "hash") as place:
         stop = Stop("receive", "a lane is read", 1)
         for other, waits in (("seek", True), ("send", False)):
             met = place.meet(Meeting("hash", stop, other, ALONE), patience=20)
@@ -122,11 +132,11 @@ def test_one_waits_for_the_other(grounds: Grounds) -> None:
             assert (second.answered > first.answered) == waits
 
 
-def test_sample(grounds: Grounds) -> None:
+def test_sample(environments: Environments) -> None:
     """A meeting at each point."""
     chance, left = random.Random(SEED), set(points.names())
     for world, operations in SAMPLE.items():
-        with on(grounds, world) as place:
+        with on(environments, world) as place:
             for stop in place.stops(operations):
                 for _ in range(3):  # a tick, for instance, is not always due
                     if stop.point in left:
@@ -157,18 +167,20 @@ def test_planted(cluster: Cluster, mutant: Mutant, meeting: Meeting) -> None:
         pytest.param(Meeting("hash", Stop("ack a part", "messages are to depart", 1), "ack a part", COMMITS), id="ack"),
     ],
 )
-def test_mended(grounds: Grounds, meeting: Meeting) -> None:
+def test_mended(environments: Environments, meeting: Meeting) -> None:
     """Faults of the engine that meetings have found."""
-    with on(grounds, meeting.world) as place:
+    with on(environments, meeting.world) as place:
         assert hold(place, meeting)
 
 
-def test_a_fresh_tick_is_not_one_that_was_only_written_late(grounds: Grounds) -> None:
+def test_a_fresh_tick_is_not_one_that_was_only_written_late(environments: Environments) -> None:
     """A tick had its snapshot, then a message was committed, then somebody asked for a fresh one. When the old one is
     written at last, and another session holds the stream's row, it is not taken for fresh because of its time."""
-    with grounds(WORLDS["hash"]) as ground, ExitStack() as stack:
-        first, holder, reader = (stack.enter_context(psycopg.connect(ground.url, autocommit=True)) for _ in range(3))
-        director = stack.enter_context(closing(points.Director(ground.url)))
+    with environments(WORLDS["hash"]) as environment, ExitStack() as stack:
+        first, holder, reader = (
+            stack.enter_context(psycopg.connect(environment.url, autocommit=True)) for _ in range(3)
+        )
+        director = stack.enter_context(closing(points.Director(environment.url)))
         threads = stack.enter_context(ThreadPoolExecutor(3))
         first.execute("select headgate.create_stream('s')")
         first.execute("select headgate.send('s', '1')")
@@ -191,17 +203,17 @@ def test_a_fresh_tick_is_not_one_that_was_only_written_late(grounds: Grounds) ->
 
 @pytest.mark.parametrize(("queued", "found"), [(0.0, 1), (0.3, 1), (0.6, 0)])
 def test_standing_still_is_not_what_the_machine_was_busy_with(queued: float, found: int) -> None:
-    tale = Tale()
-    tale.event("A", "maintain", 1).answered = 2.5
-    tale.event("B", "seek", 1).queued = 9.0  # over before the first was let go
-    tale.history.events[0].queued = queued
-    assert len(list(stood_still(tale.history, 1.1))) == found
+    draft = Draft()
+    draft.event("A", "maintain", 1).answered = 2.5
+    draft.event("B", "seek", 1).queued = 9.0  # over before the first was let go
+    draft.history.events[0].queued = queued
+    assert len(list(stood_still(draft.history, 1.1))) == found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize("world", sorted(WORLDS))
-def test_all_meetings(grounds: Grounds, world: str, seed: int) -> None:
-    with on(grounds, world) as place:
+def test_all_meetings(environments: Environments, world: str, seed: int) -> None:
+    with on(environments, world) as place:
         there = [hold(place, meeting) for meeting in all_meetings(WORLDS[world], place.stops(), seed)]
     assert sum(there) > len(there) * 0.8

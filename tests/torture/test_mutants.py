@@ -8,8 +8,8 @@ import pytest
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster
-from headgate.torture.catalogue import PRESETS
-from headgate.torture.server import Grounds, databases_on
+from headgate.torture.environment.server import Environments, databases_on
+from headgate.torture.presets.catalogue import PRESETS
 from torture.hunting import ALL, hunt, hunts
 from torture.mutants import Mutant
 
@@ -26,7 +26,7 @@ AT_ONCE = (
 
 
 @pytest.fixture(scope="module")
-def grounds(cluster: Cluster) -> Iterator[Grounds]:
+def environments(cluster: Cluster) -> Iterator[Environments]:
     with databases_on(cluster.url(), cluster=cluster) as made:
         yield made
 
@@ -41,13 +41,13 @@ def test_planted(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("mutant", [m for m in FOUND if m.name in AT_ONCE], ids=lambda m: m.name)
-def test_found_at_once(grounds: Grounds, mutant: Mutant) -> None:
+def test_found_at_once(environments: Environments, mutant: Mutant) -> None:
     """In the first history, mostly; on a busy machine little happens in two seconds."""
-    assert any(hunt(grounds, mutant, mutant.presets[0], seed, 2).findings for seed in range(1, 7))
+    assert any(hunt(environments, mutant, mutant.presets[0], seed, 2).findings for seed in range(1, 7))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", [m for m in FOUND if m.name not in AT_ONCE], ids=lambda m: m.name)
-def test_found(grounds: Grounds, mutant: Mutant) -> None:
-    if not any(result.findings for result in hunts(grounds, mutant, range(1, TRIES + 1))):
+def test_found(environments: Environments, mutant: Mutant) -> None:
+    if not any(result.findings for result in hunts(environments, mutant, range(1, TRIES + 1))):
         pytest.fail(f"not found in {TRIES} histories of {mutant.presets}")

@@ -1,4 +1,4 @@
-"""A failing history made smaller: of the record, by hand-written and random tales, and of the run."""
+"""A failing history made smaller: of the record, by hand-written and random drafts, and of the run."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.torture.catalogue import PRESETS
-from headgate.torture.check import judge
-from headgate.torture.presets import Preset
+from headgate.torture.judge.check import judge
+from headgate.torture.presets.catalogue import PRESETS
+from headgate.torture.presets.preset import Preset
+from headgate.torture.presets.settings import again, changed, differences
 from headgate.torture.record import ROLLED_BACK, Ending, History, Wait
-from headgate.torture.settings import again, changed, differences
-from headgate.torture.shrink import Smaller, Whole, about, fewest, is_same, shrink
-from headgate.torture.simpler import Failing, simplify
-from torture.tales import ORDERED, PLAIN, Tale
+from headgate.torture.report.shrink import Smaller, Whole, about, fewest, is_same, shrink
+from headgate.torture.report.simpler import Failing, simplify
+from torture.drafts import ORDERED, PLAIN, Draft
 
 
-def shrunk(tale: Tale, check: str, preset: Preset = PLAIN, seconds: float = 10.0) -> Smaller:
-    tale.history.endings.setdefault("c", Ending())
-    finding = next(f for f in judge(tale.history, preset) if f.check == check)
-    return shrink(tale.history, preset, finding, seconds)
+def shrunk(draft: Draft, check: str, preset: Preset = PLAIN, seconds: float = 10.0) -> Smaller:
+    draft.history.endings.setdefault("c", Ending())
+    finding = next(f for f in judge(draft.history, preset) if f.check == check)
+    return shrink(draft.history, preset, finding, seconds)
 
 
 def calls(history: History) -> list[tuple[str, str, float]]:
     return [(e.session, e.kind, e.called) for e in sorted(history.events, key=lambda e: e.called)]
 
 
-def twice(tale: Tale) -> None:
+def twice(draft: Draft) -> None:
     """Message 1 comes to w2 while it is with w1; 2 and 3 are peaceful."""
-    tale.send(0, 1, 2)
-    tale.send(0.1, 3)
-    acks = tale.receive(1, 1, 2)
-    again = tale.receive(1.5, 1, by="w2")
-    tale.ack(1.6, tale.receive(1.55, 3, by="w3"), by="w3")
-    tale.ack(1.7, again, by="w2")
-    tale.ack(1.8, acks[1:])
+    draft.send(0, 1, 2)
+    draft.send(0.1, 3)
+    acks = draft.receive(1, 1, 2)
+    again = draft.receive(1.5, 1, by="w2")
+    draft.ack(1.6, draft.receive(1.55, 3, by="w3"), by="w3")
+    draft.ack(1.7, again, by="w2")
+    draft.ack(1.8, acks[1:])
 
 
 def test_only_what_concerns_the_messages_stays() -> None:
-    tale = Tale()
-    twice(tale)
-    small = shrunk(tale, "two live deliveries")
+    draft = Draft()
+    twice(draft)
+    small = shrunk(draft, "two live deliveries")
     assert small.finding.seqs == (1,)
     assert calls(small.history) == [
         ("sender", "send", 0),
@@ -54,50 +54,50 @@ def test_only_what_concerns_the_messages_stays() -> None:
     send, receive = small.history.events[:2]
     assert (send.answer, send.asked["others"]) == ([1], 1)
     assert ([m.seq for m in receive.answer], receive.asked["others"]) == ([1], 1)
-    assert tale.history.events[0].answer == [1, 2]  # the whole history is as it was
+    assert draft.history.events[0].answer == [1, 2]  # the whole history is as it was
 
 
 def test_a_call_keeps_its_transaction_and_its_end() -> None:
-    tale = Tale()
-    twice(tale)
-    tx = tale.transaction("w2", 1.4, 1.8)
-    tale.history.events[3].transaction = tx
-    tale.event("w2", "commit", 1.8, tx=tx)
-    other = tale.transaction("w4", 1.4, 1.8, ROLLED_BACK)
-    tale.receive(1.5, by="w4", tx=other)
-    tale.event("w4", "rollback", 1.8, tx=other)
-    small = shrunk(tale, "two live deliveries")
+    draft = Draft()
+    twice(draft)
+    tx = draft.transaction("w2", 1.4, 1.8)
+    draft.history.events[3].transaction = tx
+    draft.event("w2", "commit", 1.8, tx=tx)
+    other = draft.transaction("w4", 1.4, 1.8, ROLLED_BACK)
+    draft.receive(1.5, by="w4", tx=other)
+    draft.event("w4", "rollback", 1.8, tx=other)
+    small = shrunk(draft, "two live deliveries")
     assert small.history.transactions == [tx]
     assert ("w2", "commit", 1.8) in calls(small.history)
     assert not [e for e in small.history.events if e.session == "w4"]
 
 
 def test_what_operators_did_meanwhile_stays() -> None:
-    tale = Tale()
-    tale.event("o", "seek", 0.5, target="end")  # before the message was there
-    tale.send(1, 1)
-    tale.ack(2.2, tale.receive(2, 1))
-    tale.event("o", "compact", 2.5, 1)
-    tale.event("o", "compact", 2.6, 0)  # has done nothing
-    tale.event("o", "discard", 2.7, 1, seqs=[9])  # another message
-    tale.receive(3, 1, by="w2")
-    small = shrunk(tale, "delivered after its ack")
+    draft = Draft()
+    draft.event("o", "seek", 0.5, target="end")  # before the message was there
+    draft.send(1, 1)
+    draft.ack(2.2, draft.receive(2, 1))
+    draft.event("o", "compact", 2.5, 1)
+    draft.event("o", "compact", 2.6, 0)  # has done nothing
+    draft.event("o", "discard", 2.7, 1, seqs=[9])  # another message
+    draft.receive(3, 1, by="w2")
+    small = shrunk(draft, "delivered after its ack")
     assert [(k, at) for _, k, at in calls(small.history) if k not in ("send", "receive", "ack")] == [("compact", 2.5)]
 
 
 def test_what_explains_something_else_about_the_messages_stays() -> None:
     """The nack of 1 gave 2, which is behind it, back: without it 2 would have been with two workers as well."""
-    tale = Tale()
-    tale.send(0, 1, 2, 3, key="k")
-    acks = tale.receive(1, 1, 2, key="k")
-    tale.receive(1.05)
-    tale.event("w1", "nack", 1.1, (1, 0), acks=acks[:1], delay=0.0)
-    tx = tale.transaction("w1", 1.2, 1.3)
-    tale.receive(1.25, tx=tx)
-    tale.event("w1", "commit", 1.3, tx=tx)
-    tale.ack(1.6, tale.receive(1.5, 1, 2, 3, by="w2", key="k"), by="w2")
-    tale.receive(2, 2, by="w3", key="k")
-    small = shrunk(tale, "delivered after its ack", ORDERED)
+    draft = Draft()
+    draft.send(0, 1, 2, 3, key="k")
+    acks = draft.receive(1, 1, 2, key="k")
+    draft.receive(1.05)
+    draft.event("w1", "nack", 1.1, (1, 0), acks=acks[:1], delay=0.0)
+    tx = draft.transaction("w1", 1.2, 1.3)
+    draft.receive(1.25, tx=tx)
+    draft.event("w1", "commit", 1.3, tx=tx)
+    draft.ack(1.6, draft.receive(1.5, 1, 2, 3, by="w2", key="k"), by="w2")
+    draft.receive(2, 2, by="w3", key="k")
+    small = shrunk(draft, "delivered after its ack", ORDERED)
     assert [f.check for f in judge(small.history, small.preset)] == ["delivered after its ack"]
     assert small.finding.seqs == (2,)
     assert calls(small.history) == [
@@ -112,38 +112,38 @@ def test_what_explains_something_else_about_the_messages_stays() -> None:
 
 
 def test_the_same_finding() -> None:
-    tale = Tale()
-    tale.send(0, 1)
-    tale.receive(1, 1)
-    tale.receive(1.2, 1)
-    tale.receive(1.4, 1)
-    one, other, _ = [f for f in judge(tale.history, PLAIN) if f.check == "two live deliveries"]
+    draft = Draft()
+    draft.send(0, 1)
+    draft.receive(1, 1)
+    draft.receive(1.2, 1)
+    draft.receive(1.4, 1)
+    one, other, _ = [f for f in judge(draft.history, PLAIN) if f.check == "two live deliveries"]
     assert is_same(one, one._replace(at=9.0, text="the same in other words"))
     assert about(one) == about(other)
     assert not is_same(one, other)
 
 
 def test_stopped_needs_no_messages() -> None:
-    tale = Tale()
-    tale.send(0, 1, 2)
-    tale.ack(0.9, tale.receive(0.5, 1, 2, by="w3"), by="w3")
-    tx = tale.transaction("w1", 1, 3.5)
-    tale.send(1, 3, tx=tx)
-    tale.history.events[-1].session = "w1"
-    tale.receive(1.5, by="w2")
-    tale.history.events[-1].answered = 3.6
-    tale.ack(4.1, tale.receive(4, 3))
-    tale.history.waits.append(Wait(2, "w2", ("w1",)))
-    small = shrunk(tale, "stopped")
+    draft = Draft()
+    draft.send(0, 1, 2)
+    draft.ack(0.9, draft.receive(0.5, 1, 2, by="w3"), by="w3")
+    tx = draft.transaction("w1", 1, 3.5)
+    draft.send(1, 3, tx=tx)
+    draft.history.events[-1].session = "w1"
+    draft.receive(1.5, by="w2")
+    draft.history.events[-1].answered = 3.6
+    draft.ack(4.1, draft.receive(4, 3))
+    draft.history.waits.append(Wait(2, "w2", ("w1",)))
+    small = shrunk(draft, "stopped")
     assert calls(small.history) == [("w1", "send", 1), ("w2", "receive", 1.5)]
     assert [f.check for f in judge(small.history, small.preset)] == ["stopped"]
 
 
 def test_no_time_leaves_it_whole() -> None:
-    tale = Tale()
-    twice(tale)
-    small = shrunk(tale, "two live deliveries", seconds=0.0)
-    assert len(small.history.events) == len(tale.history.events)
+    draft = Draft()
+    twice(draft)
+    small = shrunk(draft, "two live deliveries", seconds=0.0)
+    assert len(small.history.events) == len(draft.history.events)
     assert small.finding.check == "two live deliveries"
 
 
@@ -161,37 +161,37 @@ STEPS = st.lists(
 )
 
 
-def random_tale(steps: list[Step], key: str | None = None) -> Tale:
-    tale, at, held = Tale(), 1.0, dict[int, list[str]]()
-    tale.send(0, 1, 2, key=key)
-    tale.send(0.2, 3, key=key, tx=tale.transaction("sender", 0.1, 0.5, ROLLED_BACK))
-    tale.send(0.3, 4, key=key)
+def random_draft(steps: list[Step], key: str | None = None) -> Draft:
+    draft, at, held = Draft(), 1.0, dict[int, list[str]]()
+    draft.send(0, 1, 2, key=key)
+    draft.send(0.2, 3, key=key, tx=draft.transaction("sender", 0.1, 0.5, ROLLED_BACK))
+    draft.send(0.3, 4, key=key)
     for kind, seq, worker, after, inside in steps:
         at, by = at + after, f"w{worker}"
-        tx = tale.transaction(by, at - 0.01, at + 0.5) if inside else None
+        tx = draft.transaction(by, at - 0.01, at + 0.5) if inside else None
         if kind == "receive":
             for s in (seq, seq % 4 + 1):
                 held.setdefault(s, [])
-            acks = tale.receive(at, seq, seq % 4 + 1, by=by, tx=tx, key=key)
+            acks = draft.receive(at, seq, seq % 4 + 1, by=by, tx=tx, key=key)
             held[seq].append(acks[0])
             held[seq % 4 + 1].append(acks[1])
         elif kind in ("seek", "compact"):
-            tale.event("o", kind, at, 1, tx, **({"target": "beginning"} if kind == "seek" else {}))
+            draft.event("o", kind, at, 1, tx, **({"target": "beginning"} if kind == "seek" else {}))
         elif held.get(seq):
             acks = held[seq][-1:]
             more = {"nack": {"delay": 0.3}, "extend": {"by": 0.5}}.get(kind, {})
-            tale.event(by, kind, at, (1, 0), tx, acks=acks, **more)
+            draft.event(by, kind, at, (1, 0), tx, acks=acks, **more)
         if tx is not None:
-            tale.event(by, "commit", at + 0.5, tx=tx)
-    tale.history.endings["c"] = Ending()
-    return tale
+            draft.event(by, "commit", at + 0.5, tx=tx)
+    draft.history.endings["c"] = Ending()
+    return draft
 
 
 @pytest.mark.parametrize(("preset", "key"), [(PLAIN, None), (ORDERED, "k")])
 @settings(deadline=None)
 @given(STEPS)
 def test_the_same_finding_and_nothing_to_spare(preset: Preset, key: str | None, steps: list[Step]) -> None:
-    history = random_tale(steps, key).history
+    history = random_draft(steps, key).history
     findings = judge(history, preset)
     known = {about(f) for f in findings}
     for finding in {f.check: f for f in findings}.values():
@@ -203,14 +203,14 @@ def test_the_same_finding_and_nothing_to_spare(preset: Preset, key: str | None, 
         for spare in whole.messages + whole.calls:
             messages = [m for m in whole.messages if m is not spare]
             less = judge(whole.part(messages, [c for c in whole.calls if c is not spare]), small.preset)
-            still = any(is_same(f, finding) for f in less) and {about(f) for f in less} <= known
-            assert not still, f"{spare} can go"
+            final_state = any(is_same(f, finding) for f in less) and {about(f) for f in less} <= known
+            assert not final_state, f"{spare} can go"
 
 
-def test_a_judge_of_random_tales_has_something_to_find() -> None:
+def test_a_judge_of_random_drafts_has_something_to_find() -> None:
     """So that the property above is about something."""
     steps: list[Step] = [("receive", 1, 1, 0.1, False), ("receive", 1, 2, 0.1, True)]
-    assert {f.check for f in judge(random_tale(steps).history, PLAIN)} >= {"two live deliveries", "lost"}
+    assert {f.check for f in judge(random_draft(steps).history, PLAIN)} >= {"two live deliveries", "lost"}
 
 
 @given(st.sets(st.integers(0, 30), max_size=5))
@@ -274,11 +274,11 @@ class World:
 
     def again(self, preset: Preset, seed: int, seconds: float) -> Failing:
         self.now += 3
-        tale = Tale()
+        draft = Draft()
         if self.is_wrong(preset, seconds) and seed % 2 >= self.lucky:
-            tale.send(0, 1)
-        tale.history.endings = {c.name: Ending() for c in preset.consumers}
-        return Failing(preset, seed, seconds, tale.history, judge(tale.history, preset))
+            draft.send(0, 1)
+        draft.history.endings = {c.name: Ending() for c in preset.consumers}
+        return Failing(preset, seed, seconds, draft.history, judge(draft.history, preset))
 
     def simplest(self, preset: str, minutes: float = 60.0) -> Failing:
         first = self.again(PRESETS[preset], 1, 4.0)

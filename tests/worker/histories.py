@@ -77,8 +77,9 @@ class Runner:
         self.idle_since = self.linked_since = float("inf")
 
     def __repr__(self) -> str:
-        w = self.worker
-        return f"<{self.failure!r} {w._link} {w.stats} {w._lines[0].hand.deliveries} next {w._lines[0].receive_at}>"
+        w, subscription = self.worker, self.worker._subscriptions[0]
+        deliveries = subscription.in_flight.deliveries
+        return f"<{self.failure!r} {w._link} {w.stats} {deliveries} next {subscription.receive_at}>"
 
     def start(self) -> None:
         """Returns once it has its consumer: one that finds no database when it begins says so, and ends."""
@@ -105,16 +106,16 @@ class Runner:
 
     def look(self, now: float) -> None:
         """Since when it is idle, and since when it can say something to its database."""
-        w, hand = self.worker, self.worker._lines[0].hand
+        w, in_flight = self.worker, self.worker._subscriptions[0].in_flight
         is_linked = w._link is not None and not w.is_stopping and w._loop is not None
         self.linked_since = min(self.linked_since, now) if is_linked else float("inf")
-        is_idle = is_linked and not hand.claimed and not w._runners.running()
+        is_idle = is_linked and not in_flight.count and not w._runners.running()
         self.idle_since = min(self.idle_since, now) if is_idle else float("inf")
 
     def oldest(self) -> float:
         """Since when it has held the message that has waited longest for a handler of its."""
         try:
-            return min((work.claimed_at for work in list(self.worker._runners._waiting)), default=float("inf"))  # type: ignore[attr-defined]
+            return min((claimed.claimed_at for claimed in list(self.worker._runners._waiting)), default=float("inf"))  # type: ignore[attr-defined]
         except RuntimeError:  # it has changed meanwhile
             return float("inf")
 
@@ -218,7 +219,7 @@ class World:
         for _ in range(20):
             try:
                 call()
-            except headgate.ConnectionFailed:
+            except headgate.errors.ConnectionFailed:
                 continue
             return
         raise AssertionError("the database is there, and no call gets to it")
@@ -276,7 +277,7 @@ class World:
     def _is_done(self, consumer: headgate.Consumer) -> bool:
         try:
             return consumer.info().lag == 0
-        except headgate.ConnectionFailed:  # the pool has a connection that was cut
+        except headgate.errors.ConnectionFailed:  # the pool has a connection that was cut
             return False
 
     def _look(self) -> None:

@@ -90,7 +90,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("delay", [float("nan"), -1])
     def test_such_an_option_is_refused(self, orders: headgate.Stream, delay: float) -> None:
-        with pytest.raises(headgate.InvalidArgument, match="retry_delay"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="retry_delay"):
             orders.consumer("c", create=True).worker(print, retry_delay=delay)
 
     @pytest.mark.parametrize("kind", ["coroutine function", "lambda"])
@@ -224,7 +224,7 @@ class TestFailures:
         orders.send("a")
         thread = threading.Thread(target=lambda: wait_until(lambda: worker.stats.acked == 1) or consumer.drop())
         thread.start()
-        with pytest.raises(headgate.ConsumerNotFound):
+        with pytest.raises(headgate.errors.ConsumerNotFound):
             worker.run()
         thread.join()
 

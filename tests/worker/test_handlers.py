@@ -79,9 +79,9 @@ class TestSync:
                 yield 1
 
         for handler in (generator, functools.partial(generator), stream, Looping()):
-            with pytest.raises(headgate.InvalidArgument, match="generator function"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="generator function"):
                 consumer.worker(handler)
-        with pytest.raises(headgate.InvalidArgument, match=r"middleware.*generator function"):
+        with pytest.raises(headgate.errors.InvalidArgument, match=r"middleware.*generator function"):
             consumer.worker(lambda m: None, middleware=[generator])
 
     def test_what_is_returned_otherwise_does_not_matter(self, db: Db, orders: headgate.Stream) -> None:

@@ -276,7 +276,7 @@ def test_a_token_that_is_revoked_ends_the_worker(server: Replica, stream: headga
     token = server.new_token("consume")
     with headgate.connect(server.url, token=token) as hg:
         worker = hg.stream(stream.name).consumer("c").worker(lambda m: None)
-        with pytest.raises(headgate.NotAllowed, match="token"), running(worker):
+        with pytest.raises(headgate.errors.NotAllowed, match="token"), running(worker):
             stream.send({})
             wait_until(lambda: worker.stats.acked == 1)
             with server.client() as admin:

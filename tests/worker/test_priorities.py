@@ -119,13 +119,15 @@ class TestShares:
         asked = Counter[str]()
         worker = hg.worker({urgent: 8, bulk: 1}, lambda m: time.sleep(0.01), concurrency=2)
         send(bulk, 200)
-        for line in worker._lines:
+        for subscription in worker._subscriptions:
 
-            def counted(link: Any, wanted: int, line: Any = line, call: Any = line.receive) -> Any:
-                asked[line.consumer.name] += 1
+            def counted(
+                link: Any, wanted: int, subscription: Any = subscription, call: Any = subscription.receive
+            ) -> Any:
+                asked[subscription.consumer.name] += 1
                 return call(link, wanted)
 
-            line.receive = counted  # type: ignore[method-assign]
+            subscription.receive = counted  # type: ignore[method-assign]
         began = time.monotonic()
         with running(worker):
             wait_until(lambda: is_done(db, bulk))
@@ -195,7 +197,7 @@ class TestFirst:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Then whoever is asked first has the handler: that goes by turns too."""
-        monkeypatch.setattr("headgate.worker.turns.AHEAD", 0.001)  # so that 20 ms are long
+        monkeypatch.setattr("headgate.worker.turns.AHEAD_SECONDS", 0.001)  # so that 20 ms are long
         send(urgent, 200)
         send(bulk, 200)
         seen: list[str] = []
@@ -533,41 +535,41 @@ class TestRefused:
     @pytest.mark.parametrize("weight", [0, -1, 0.0, math.nan, math.inf, -math.inf, True, "2", None, 1001, 1e-300])
     def test_weights(self, hg: headgate.Headgate, orders: headgate.Stream, weight: Any) -> None:
         a, b = orders.consumer("a", create=True), orders.consumer("b", create=True)
-        with pytest.raises(headgate.InvalidArgument, match=r'weight.*consumer "b" of stream "orders"') as raised:
+        with pytest.raises(headgate.errors.InvalidArgument, match=r'weight.*consumer "b" of stream "orders"') as raised:
             hg.worker({a: 1, b: weight}, lambda m: None)
         assert "0.001 to 1000" in str(raised.value.hint)
 
     def test_consumers(
         self, hg: headgate.Headgate, orders: headgate.Stream, database_url: str, urgent: headgate.Consumer
     ) -> None:
-        with pytest.raises(headgate.InvalidArgument, match="no consumers"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="no consumers"):
             hg.worker({}, lambda m: None)
-        with pytest.raises(headgate.InvalidArgument, match="twice"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="twice"):
             hg.worker({urgent: 1, orders.consumer("urgent"): 2}, lambda m: None)
         for wrong in ([urgent], {"urgent": 1}, None, {urgent: 1, orders: 2}):
-            with pytest.raises(headgate.InvalidArgument, match="is not possible"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="is not possible"):
                 hg.worker(wrong, lambda m: None)  # type: ignore[call-overload]
         with headgate.connect(database_url) as other:
             theirs = other.stream("orders").consumer("other", create=True)
             for consumers in ({urgent: 1, theirs: 1}, {theirs: 1}):
-                with pytest.raises(headgate.InvalidArgument, match="another client"):
+                with pytest.raises(headgate.errors.InvalidArgument, match="another client"):
                     hg.worker(consumers, lambda m: None)
-        with pytest.raises(headgate.InvalidArgument, match="is not one of this worker's"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="is not one of this worker's"):
             hg.worker({urgent: 1}, lambda m: None).stats_of(orders.consumer("other"))
 
     def test_leases(self, hg: headgate.Headgate, orders: headgate.Stream, urgent: headgate.Consumer) -> None:
         leased = orders.consumer("leased", create=True, leased=True)
-        with pytest.raises(headgate.InvalidArgument, match='"leased" cannot be leased') as raised:
+        with pytest.raises(headgate.errors.InvalidArgument, match='"leased" cannot be leased') as raised:
             hg.worker({urgent: 1, leased: 1}, lambda m: None)
         assert "worker of its own" in str(raised.value.hint)
         plain = orders.consumer("plain", create=True)
         for options in ({"leased": True}, {"on_lanes_gained": print}, {"on_lanes_lost": print}):
-            with pytest.raises(headgate.InvalidArgument, match="cannot be leased"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="cannot be leased"):
                 hg.worker({urgent: 1, plain: 1}, lambda m: None, **options)  # type: ignore[call-overload]
         worker = hg.worker({urgent: 1, plain: 1}, lambda m: None)
         plain.drop()
         orders.consumer("plain", create=True, leased=True)
-        with pytest.raises(headgate.InvalidArgument, match="cannot be leased"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="cannot be leased"):
             worker.run()
 
     def test_handlers(self, hg: headgate.Headgate, urgent: headgate.Consumer, bulk: headgate.Consumer) -> None:
@@ -576,20 +578,20 @@ class TestRefused:
         def plain(m: Any) -> None: ...
 
         weights = {urgent: 1.0, bulk: 2.0}
-        with pytest.raises(headgate.InvalidArgument, match="not of the same consumers"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="not of the same consumers"):
             hg.worker(weights, {urgent: plain})
-        with pytest.raises(headgate.InvalidArgument, match="not of one kind"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="not of one kind"):
             hg.worker(weights, {urgent: plain, bulk: coroutine})
-        with pytest.raises(headgate.InvalidArgument, match="coroutine"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="coroutine"):
             hg.worker(weights, coroutine)
-        with pytest.raises(headgate.InvalidArgument, match="not a handler"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="not a handler"):
             hg.worker(weights, {urgent: plain, bulk: "plain"})  # type: ignore[dict-item]
-        with pytest.raises(headgate.InvalidArgument, match="concurrency"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="concurrency"):
             hg.worker(weights, plain, concurrency=0)
 
     async def test_a_sync_consumer_of_an_async_worker(
         self, ahg: headgate.AsyncHeadgate, hg: headgate.Headgate, urgent: headgate.Consumer
     ) -> None:
-        with pytest.raises(headgate.InvalidArgument, match="not possible") as raised:
+        with pytest.raises(headgate.errors.InvalidArgument, match="not possible") as raised:
             ahg.worker({urgent: 1}, lambda m: None)  # type: ignore[dict-item]
         assert "AsyncConsumer" in str(raised.value.hint)

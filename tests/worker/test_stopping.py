@@ -28,13 +28,13 @@ class TestStopping:
         orders.send_batch(list("abc"), key="k")
         consumer = orders.consumer("c", create=True, order="key", max_deliver=1)
         a, b, c = consumer.receive(3)
-        assert consumer.release([b]) == headgate.Settled(1, 0)  # c goes with it: it may not overtake
+        assert consumer.release([b]) == headgate.types.Settled(1, 0)  # c goes with it: it may not overtake
         assert column(db, "select seq from headgate.parked_messages where reason = 'released' order by 1") == [
             b.seq,
             c.seq,
         ]
         assert consumer.receive(3) == []
-        assert consumer.release([b, c]) == headgate.Settled(0, 2)
+        assert consumer.release([b, c]) == headgate.types.Settled(0, 2)
         assert a.ack()
         wait_until(
             lambda: (again := consumer.receive(3)) and [(m.data, m.attempt) for m in again] == [("b", 1), ("c", 1)]
@@ -47,9 +47,9 @@ class TestStopping:
         messages[0].nack(delay=0)
         messages = [*messages[1:], *consumer.receive(3)]
         deliveries = list(dict.fromkeys(m.delivery for m in messages))
-        assert consumer.release(deliveries) == headgate.Settled(3, 0)
+        assert consumer.release(deliveries) == headgate.types.Settled(3, 0)
         assert sorted((m.data, m.attempt) for m in consumer.receive(3)) == [("a", 2), ("b", 1), ("c", 1)]
-        with pytest.raises(headgate.InvalidAckId):
+        with pytest.raises(headgate.errors.InvalidAckId):
             consumer.release(["no"])
 
     def test_a_consumer_role_may_release(self, db: Db) -> None:

@@ -148,12 +148,12 @@ class TestHandlers:
 
         def plain(m: Any) -> None: ...
 
-        with pytest.raises(headgate.InvalidArgument, match="coroutine"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="coroutine"):
             consumer.worker(coroutine)
-        with pytest.raises(headgate.InvalidArgument, match="kind"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="kind"):
             consumer.worker(plain, middleware=[coroutine])
         for wrong in ({"concurrency": 0}, {"batch_size": 0}, {"prefetch": 0}, {"timeout": 0}, {"grace": -1}):
-            with pytest.raises(headgate.InvalidArgument):
+            with pytest.raises(headgate.errors.InvalidArgument):
                 consumer.worker(plain, **wrong)  # type: ignore[call-overload]
         with pytest.raises(TypeError):
             consumer.worker(plain, speed=11)  # type: ignore[call-overload]

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 import headgate
-from headgate.worker.inflight import Delivery, NotBegun, Work
+from headgate.worker.inflight import Claimed, Delivery, NotStarted
 from headgate.worker.runners import TaskRunners, ThreadRunners
 from support.calls import Db, column, facts, value
 from support.waiting import wait_until
@@ -66,7 +66,7 @@ class TestOwnLoop:
         consumer = orders.consumer("c", create=True, leased=True, lease_time=5)
         assert (consumer.leased, consumer.lease_time.total_seconds()) == (True, 5)
         send(orders)
-        with pytest.raises(headgate.NotJoined, match="join"):
+        with pytest.raises(headgate.errors.NotJoined, match="join"):
             consumer.receive()
         assert consumer.join() == list(range(LANES))
         assert consumer.join(worker="other") == []
@@ -83,15 +83,15 @@ class TestOwnLoop:
     def test_not_leased(self, orders: headgate.Stream) -> None:
         consumer = orders.consumer("c", create=True)
         assert not consumer.leased
-        with pytest.raises(headgate.InvalidArgument, match="not leased"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="not leased"):
             consumer.join()
         for options in ({"leased": True}, {"on_lanes_lost": print}):
-            with pytest.raises(headgate.InvalidArgument, match="not leased"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="not leased"):
                 consumer.worker(lambda m: None, **options).run()  # type: ignore[call-overload]
         leased = orders.consumer("l", create=True, leased=True)
-        with pytest.raises(headgate.InvalidArgument, match="is leased"):
+        with pytest.raises(headgate.errors.InvalidArgument, match="is leased"):
             leased.worker(lambda m: None, leased=False).run()
-        with pytest.raises(headgate.InvalidArgument):
+        with pytest.raises(headgate.errors.InvalidArgument):
             leased.worker(lambda m: None, leased=False, on_lanes_lost=print)
 
 
@@ -283,14 +283,14 @@ class TestLapses:
             called.append(message)
 
         call = task if kind is TaskRunners else called.append
-        runners = kind(call, 1, None, lambda work, error, seconds: finished.append(type(error)))
-        runners.may_begin = lambda: False
+        runners = kind(call, 1, None, lambda claimed, error, seconds: finished.append(type(error)))
+        runners.may_start = lambda: False
         runners.start()
-        runners.put([Work("a", Delivery("0.1", 0)), Work("b", Delivery("0.2", 0))])
-        await until(lambda: finished == [NotBegun, NotBegun])
-        runners.may_begin = lambda: True
-        runners.put([Work("c", Delivery("0.3", 0))])
-        await until(lambda: finished == [NotBegun, NotBegun, type(None)])
+        runners.put([Claimed("a", Delivery("0.1", 0)), Claimed("b", Delivery("0.2", 0))])
+        await until(lambda: finished == [NotStarted, NotStarted])
+        runners.may_start = lambda: True
+        runners.put([Claimed("c", Delivery("0.3", 0))])
+        await until(lambda: finished == [NotStarted, NotStarted, type(None)])
         assert called == ["c"]
         runners.close()
 

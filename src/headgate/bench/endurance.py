@@ -88,7 +88,7 @@ def _maintained(bench: Bench) -> Iterator[None]:
         with headgate.connect(bench.server.headgate_url) as hg, headgate.connect(bench.server.spare_url) as spare:
             while not ended.wait(1):
                 for database in (hg, spare):
-                    with suppress(headgate.Conflict, headgate.ConnectionFailed):
+                    with suppress(headgate.errors.Conflict, headgate.errors.ConnectionFailed):
                         database.maintain()
 
     thread = threading.Thread(target=maintain, daemon=True)

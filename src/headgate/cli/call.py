@@ -263,7 +263,7 @@ def quiet_pool() -> None:
 
 def _database(place: context_file.Context) -> str | None:
     if place.is_server:
-        raise headgate.NotOverHttp(
+        raise headgate.errors.NotOverHttp(
             "this command needs the database itself, and this is an HTTP server",
             hint="give --database postgresql://…, or a --context that has a database; `headgate context list` shows "
             "which one is in use",

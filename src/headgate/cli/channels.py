@@ -96,7 +96,7 @@ def set_limits(
     call.say(found[0] if found else {"channel": channel, **dict.fromkeys(CLEARABLE)}, channel)
 
 
-def _find(call: Call, stream: str, consumer: str, channel: str) -> headgate.ChannelInfo:
+def _find(call: Call, stream: str, consumer: str, channel: str) -> headgate.types.ChannelInfo:
     for found in call.hg.insights.channels(stream, consumer, channel):
         return found
     raise NotThere(

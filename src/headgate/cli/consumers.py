@@ -143,7 +143,7 @@ def _pushes(call: Call, stream: str, consumer: str) -> bool:
         return False
     try:
         return call.hg.insights.consumer(stream, consumer).push is not None
-    except (headgate.StreamNotFound, headgate.ConsumerNotFound):
+    except (headgate.errors.StreamNotFound, headgate.errors.ConsumerNotFound):
         return False
 
 

@@ -63,7 +63,7 @@ def add(call: Call, name: str | None, database: str | None, server: str | None, 
     if database is not None and not context_file.is_readable(
         database
     ):  # it is not repeated: there may be a password in it
-        raise headgate.InvalidArgument(
+        raise headgate.errors.InvalidArgument(
             "the database's URL cannot be read", hint="write postgresql://user:password@host:port/database"
         )
     known = load()

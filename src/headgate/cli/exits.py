@@ -26,5 +26,10 @@ class NotThere(headgate.Error):
 
 def code_of(error: headgate.Error) -> int:
     """The exit code that an error stands for."""
-    missing = (NotThere, headgate.StreamNotFound, headgate.ConsumerNotFound, headgate.SourceNotFound)
+    missing = (
+        NotThere,
+        headgate.errors.StreamNotFound,
+        headgate.errors.ConsumerNotFound,
+        headgate.errors.SourceNotFound,
+    )
     return NOTHING if isinstance(error, missing) else FAILED

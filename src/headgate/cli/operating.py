@@ -96,7 +96,12 @@ UP = (
 )  # fmt: skip
 
 # Databases that connect() refuses; to the doctor that is a finding.
-UNFIT = (headgate.SchemaMissing, headgate.SchemaOutdated, headgate.SchemaTooNew, headgate.ServerTooOld)
+UNFIT = (
+    headgate.errors.SchemaMissing,
+    headgate.errors.SchemaOutdated,
+    headgate.errors.SchemaTooNew,
+    headgate.errors.ServerTooOld,
+)
 
 
 @command(app, "up")
@@ -175,11 +180,13 @@ def doctor(call: Call, patience: timedelta) -> int:
     try:
         findings = call.hg.doctor(patience)
     except UNFIT as error:
-        findings = [headgate.Finding("problem", "version", error.message, error.hint or "")]
-        if isinstance(error, headgate.SchemaOutdated) and not call.is_server:
+        findings = [headgate.types.Finding("problem", "version", error.message, error.hint or "")]
+        if isinstance(error, headgate.errors.SchemaOutdated) and not call.is_server:
             advice = "Commit or roll back there, or end it: select pg_terminate_backend(pid), or rollback prepared."
             for who in headgate.Headgate(call.url).in_the_way():
-                findings.append(headgate.Finding("warning", "migrate", f"An upgrade would wait for {who}.", advice))
+                findings.append(
+                    headgate.types.Finding("warning", "migrate", f"An upgrade would wait for {who}.", advice)
+                )
     if call.json:
         say(findings)
     else:
@@ -236,7 +243,7 @@ def bench(call: Call, names: tuple[str, ...], **options: object) -> int:
 )  # fmt: skip
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
               default=Path("torture-findings"), show_default=True,
-              help="Where stories, pictures and histories go when something is wrong.")  # fmt: skip
+              help="Where explanations, diagrams and histories go when something is wrong.")  # fmt: skip
 @click.option("--judge", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Judge a history that was kept, instead of running one.")  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Say what each preset is about (with --meetings: each world).")
@@ -244,7 +251,7 @@ def torture(call: Call, names: tuple[str, ...], meetings: bool, listing: bool, *
     """Have sessions do whatever they like to a stream, and judge what they were told; exit with 3 when it was wrong.
 
     They send, receive, settle, seek, alter and maintain, inside open transactions of every isolation level and outside.
-    What is lost, delivered twice, out of order, stuck or refused without a reason is told as a story, with the seed.
+    What is lost, delivered twice, out of order, stuck or refused without a reason is explained, with the seed.
     PRESETs: all, or those named; --list shows them. With --meetings they are worlds, in each of which every two calls
     meet at every point of the engine.
 

@@ -76,7 +76,7 @@ def _prepare(
     stream: str,
     consumer: str,
     settings: dict[str, Any],
-    archive: headgate.ArchiveInfo,
+    archive: headgate.types.ArchiveInfo,
     lines: list[str],
 ) -> Path:
     """Makes the stream, its consumer and the file of the pipeline; returns the file."""

@@ -93,7 +93,7 @@ def _value(data: str, headers: dict[str, Any] | None, strict: bool, text: bool) 
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise headgate.InvalidArgument(
+            raise headgate.errors.InvalidArgument(
                 f"the data is not JSON: {error}", hint="mend it, or send it as text: --text"
             ) from error
     if data[:1] in ("{", "[") and CONTENT_TYPE not in (headers or {}):

@@ -35,12 +35,12 @@ def _id(line: str, number: int) -> str:
     try:
         return str(json.loads(line)["ack_id"])
     except (ValueError, KeyError, RecursionError):
-        raise headgate.InvalidAckId(
+        raise headgate.errors.InvalidAckId(
             f"line {number} has no ack_id", hint="give ack_ids, or lines that `headgate receive --json` wrote"
         ) from None
 
 
-def say_settled(call: Call, what: str, settled: headgate.Settled) -> int | None:
+def say_settled(call: Call, what: str, settled: headgate.types.Settled) -> int | None:
     """Prints what became of them."""
     call.say({what: settled.settled, "stale": settled.stale}, f"{what} {settled.settled}, stale {settled.stale}")
     return NOTHING if settled.stale else None

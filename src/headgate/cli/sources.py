@@ -103,7 +103,7 @@ def show_all(call: Call) -> None:
     """List the sources."""
     if call.curl("GET", "sources"):
         return
-    found: list[headgate.SourceInfo | headgate.PostgresSourceInfo] = [*call.hg.sources.all()]
+    found: list[headgate.types.SourceInfo | headgate.types.PostgresSourceInfo] = [*call.hg.sources.all()]
     found += call.hg.sources.all_postgres()
     found.sort(key=lambda s: s.name)
     call.say_rows(found, [{c: getattr(s, c, "") for c in COLUMNS} for s in found], COLUMNS, "there are no sources yet")
@@ -118,15 +118,15 @@ def show(call: Call, source: str | None) -> None:
         return
     found = find(call, source)
     call.say(found)
-    if isinstance(found, headgate.PostgresSourceInfo) and not call.json:
+    if isinstance(found, headgate.types.PostgresSourceInfo) and not call.json:
         backfills(call, source)
 
 
-def find(call: Call, name: str) -> headgate.SourceInfo | headgate.PostgresSourceInfo:
+def find(call: Call, name: str) -> headgate.types.SourceInfo | headgate.types.PostgresSourceInfo:
     """A source of either kind."""
     try:
         return call.hg.sources.get(name)
-    except headgate.SourceNotFound:
+    except headgate.errors.SourceNotFound:
         return call.hg.sources.postgres(name)
 
 
@@ -156,7 +156,11 @@ def edit(call: Call, source: str | None, stream: str | None, clear: tuple[str, .
         changed["secret"] = []
     if call.curl("PATCH", "sources", source, body={**changed, **chosen}):
         return
-    if changed.keys() == {"stream"} and not chosen and isinstance(find(call, source), headgate.PostgresSourceInfo):
+    if (
+        changed.keys() == {"stream"}
+        and not chosen
+        and isinstance(find(call, source), headgate.types.PostgresSourceInfo)
+    ):
         call.say(call.hg.sources.alter_postgres(source, **changed))
         return
     call.say(call.hg.sources.alter(source, **changed, settings=as_seconds(chosen)))
@@ -173,7 +177,7 @@ def remove(call: Call, source: str | None, forget: bool, yes: bool) -> None:
         return
     found = find(call, source)
     call.confirm(f"remove the source {source}?", yes)
-    if isinstance(found, headgate.PostgresSourceInfo):
+    if isinstance(found, headgate.types.PostgresSourceInfo):
         call.hg.sources.remove_postgres(source, forget=forget)
     else:
         call.hg.sources.drop(source)

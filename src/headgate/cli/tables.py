@@ -113,7 +113,7 @@ def _guide(call: Call, own: dict[str, Any]) -> None:
 
 def backfills(call: Call, source: str) -> None:
     """The tables whose rows are read or were."""
-    found: Sequence[headgate.BackfillInfo] = call.hg.sources.backfills(source)
+    found: Sequence[headgate.types.BackfillInfo] = call.hg.sources.backfills(source)
     columns = ("table", "state", "rows", "estimate", "deleted", "error")
     rows = [{c: getattr(b, c) for c in columns} for b in found]
     if found or call.json:

@@ -1,4 +1,4 @@
-"""Parquet files of a Delta table, written and read by tasks. The driver alone commits them: see lake.py."""
+"""Parquet files of a Delta table, written and read by tasks. The driver alone commits them: see lake/table.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from .storage import Place
+from .storage import Location
 
 ROW_GROUP = 16 * 1024 * 1024  # bytes of rows, before compression, that are gathered for one row group
 OPEN = 16  # files that a task writes at once: a bound on its memory, whatever the partitions are
@@ -37,11 +37,11 @@ class File(msgspec.Struct, frozen=True):
 class FileWriter:
     """One file. Rows are gathered into row groups that are worth compressing."""
 
-    def __init__(self, place: Place, path: str, schema: pa.Schema, partition: dict[str, str | None]) -> None:
-        self.path, self._place, self._schema, self._partition = path, place, schema, partition
-        if place.local:
-            (Path(place.uri) / path).parent.mkdir(parents=True, exist_ok=True)
-        self._out = place.files().open_output_stream(path)
+    def __init__(self, location: Location, path: str, schema: pa.Schema, partition: dict[str, str | None]) -> None:
+        self.path, self._location, self._schema, self._partition = path, location, schema, partition
+        if location.local:
+            (Path(location.uri) / path).parent.mkdir(parents=True, exist_ok=True)
+        self._out = location.files().open_output_stream(path)
         # values of these columns repeat; a dictionary of data would be made in vain
         repeated = [name for name in schema.names if name not in ("seq", "data", "created_at")]
         self._writer = pq.ParquetWriter(
@@ -69,8 +69,8 @@ class FileWriter:
         self._flush()
         self._writer.close()
         self._out.close()
-        self._place.keep(self.path)
-        size = self._place.files().get_file_info(self.path).size
+        self._location.sync_to_disk(self.path)
+        size = self._location.files().get_file_info(self.path).size
         return File(self.path, size, self._rows, self._partition, self._least, self._greatest)
 
     def _flush(self) -> None:
@@ -87,7 +87,7 @@ class FileWriter:
 
 
 def write_files(
-    place: Place, schema: pa.Schema, partition_by: Sequence[str], batches: Iterator[pa.RecordBatch]
+    location: Location, schema: pa.Schema, partition_by: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[File]:
     """Writes rows into files, one for each partition that they belong to, or more where there are many partitions."""
     body = pa.schema([f for f in schema if f.name not in partition_by])
@@ -99,7 +99,7 @@ def write_files(
                 if len(writers) >= OPEN:
                     yield writers.popitem(last=False)[1].close()
                 named = {name: _text(v) for name, v in zip(partition_by, values, strict=True)}
-                writer = FileWriter(place, _path(named), body, named)
+                writer = FileWriter(location, _path(named), body, named)
             writers[values] = writer  # the last one used is the last one closed
             writer.write(pa.RecordBatch.from_arrays([rows.column(f.name).cast(f.type) for f in body], schema=body))
     for writer in writers.values():
@@ -107,10 +107,14 @@ def write_files(
 
 
 def read_files(
-    place: Place, schema: pa.Schema, files: Sequence[File], columns: Sequence[str], rows: pc.Expression | None = None
+    location: Location,
+    schema: pa.Schema,
+    files: Sequence[File],
+    columns: Sequence[str],
+    rows: pc.Expression | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of files. Columns that partitions are made by are not in the files, but known."""
-    system = place.files()
+    system = location.files()
     for file in files:
         inside = [f for f in schema if f.name not in file.partition]
         data = ds.dataset([file.path], schema=pa.schema(inside), format="parquet", filesystem=system)

@@ -18,7 +18,7 @@ NONE = Secret("{}")
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a table is. It travels to the executors, so what it shows leaves the credentials out."""
 
     uri: str
@@ -29,9 +29,9 @@ class Place:
         """What an object store is opened with."""
         return dict(json.loads(plain(self.credentials)))
 
-    def told(self) -> Place:
+    def with_plain_credentials(self) -> Location:
         """The same for tasks of a streaming query."""
-        return Place(self.uri, plain(self.credentials))
+        return Location(self.uri, plain(self.credentials))
 
     @property
     def local(self) -> bool:
@@ -46,7 +46,7 @@ class Place:
 
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.options))
 
-    def keep(self, path: str) -> None:
+    def sync_to_disk(self, path: str) -> None:
         """Makes sure that a file outlives a loss of power: what the archive has may be removed from the database."""
         if not self.local:
             return
@@ -59,16 +59,16 @@ class Place:
                 os.close(handle)
 
 
-def place(given: str) -> Place:
+def location_of(given: str) -> Location:
     """The place that a directory or a URL names."""
     if "://" not in given:
-        return Place(str(Path(given).expanduser().resolve()))
+        return Location(str(Path(given).expanduser().resolve()))
     parts = urlsplit(given)
     if parts.scheme == "file":
-        return Place(unquote(parts.path))
+        return Location(unquote(parts.path))
     if parts.username or parts.password:
         raise InvalidArgument(
             "a table's URL must not hold credentials", hint="set AWS_ACCESS_KEY_ID and so on in the environment"
         )
     found = {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)}
-    return Place(given.rstrip("/"), Secret(json.dumps(found)))
+    return Location(given.rstrip("/"), Secret(json.dumps(found)))

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from ..errors import Conflict, Error, InvalidArgument
 from .files import File
 from .points import point
-from .storage import Place
+from .storage import Location
 
 STATE = "headgate"  # what our part of a commit's words is called
 REACHABLE = "is the place right, may it be written to, and are the credentials in the environment?"
@@ -43,12 +43,12 @@ class Writer:
     """What it said with it; None also when it was too long ago."""
 
 
-class Lake:
+class LakeTable:
     """A Delta table of ours."""
 
     def __init__(
         self,
-        place: Place,
+        location: Location,
         schema: pa.Schema,
         partition_by: Sequence[str] = (),
         *,
@@ -57,7 +57,7 @@ class Lake:
         grows: bool = False,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        self.place, self.schema, self.partition_by = place, schema, list(partition_by)
+        self.location, self.schema, self.partition_by = location, schema, list(partition_by)
         self._grows = grows  # whether the table may have more columns than these
         self._properties = dict(properties or {})  # that it is made with
         # a table that says whose it is takes nothing from others: seqs of two streams, or twice the same, would not fit
@@ -65,7 +65,7 @@ class Lake:
 
     def open(self) -> DeltaTable:
         """The table, made if it is not there; an error when it is another kind of table."""
-        found = find(self.place)
+        found = find(self.location)
         if found is None:
             found = self._made()
         self._check(found)
@@ -98,50 +98,50 @@ class Lake:
         known = table.transaction_version(writer)
         if known is not None and known >= batch:
             return False
-        point("written", self.place.uri)
+        point("written", self.location.uri)
         try:
             table.create_write_transaction(
                 _actions(files, removed), "append", DeltaSchema.from_arrow(self.schema), self.partition_by,
-                commit_properties=words(writer, batch, state),
+                commit_properties=commit_properties(writer, batch, state),
             )  # fmt: skip
         except DeltaError as error:
             if "oncurrent" in str(error):
-                raise in_two_places(writer) from error
+                raise already_running(writer) from error
             raise
-        point("added", self.place.uri)
-        self.keep(table)
+        point("added", self.location.uri)
+        self.sync_to_disk(table)
         return True
 
     def extend(self, columns: Sequence[pa.Field], writer: Writer) -> None:
         """Adds columns, which are null in all rows that are there."""
         table = self.open()
         fields = DeltaSchema.from_arrow(pa.schema(columns)).fields
-        table.alter.add_columns(fields, commit_properties=_repeated(writer))
-        self.keep(table)
+        table.alter.add_columns(fields, commit_properties=_properties_without_batch(writer))
+        self.sync_to_disk(table)
 
     def rewrite(self, files: Sequence[File], schema: pa.Schema, version: int, writer: Writer) -> None:
         """Puts files that were made of all rows of a version in their place, with other columns."""
         table = self.open()
         if table.version() != version:
-            raise in_two_places(writer.name)
+            raise already_running(writer.name)
         table.create_write_transaction(
             _actions(files), "overwrite", DeltaSchema.from_arrow(schema), self.partition_by,
-            commit_properties=_repeated(writer),
+            commit_properties=_properties_without_batch(writer),
         )  # fmt: skip
-        self.keep(table)
+        self.sync_to_disk(table)
 
-    def keep(self, table: DeltaTable) -> None:
+    def sync_to_disk(self, table: DeltaTable) -> None:
         """Makes sure that the newest commit outlives a loss of power."""
-        self.place.keep(f"_delta_log/{table.version():020}.json")
+        self.location.sync_to_disk(f"_delta_log/{table.version():020}.json")
 
     def replace(self, old: Sequence[File], new: Sequence[File], writer: Writer) -> None:
         """Puts files with the same rows in the place of others."""
         table = self.open()
         table.create_write_transaction(
             _actions(new, old, data_change=False), "append", DeltaSchema.from_arrow(schema_of(table)),
-            self.partition_by, commit_properties=_repeated(writer),
+            self.partition_by, commit_properties=_properties_without_batch(writer),
         )  # fmt: skip
-        self.keep(table)
+        self.sync_to_disk(table)
 
     def count(self) -> int:
         """How many files the table has."""
@@ -155,22 +155,26 @@ class Lake:
         if not whole and known >= set(table.vacuum(hours, enforce_retention_duration=False)):
             return set()
         gone = table.vacuum(
-            hours, dry_run=False, enforce_retention_duration=False, full=whole, commit_properties=_repeated(writer)
+            hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=whole,
+            commit_properties=_properties_without_batch(writer),
         )
         return set(gone) - known
 
     def _made(self) -> DeltaTable:
         try:
             DeltaTable.create(
-                self.place.uri, self.schema, mode="ignore", partition_by=self.partition_by,
+                self.location.uri, self.schema, mode="ignore", partition_by=self.partition_by,
                 configuration={**self._properties, **self._of},
-                storage_options=self.place.options or None, raise_if_key_not_exists=False,
+                storage_options=self.location.options or None, raise_if_key_not_exists=False,
             )  # fmt: skip
         except (DeltaError, OSError) as error:
             raise Error(
-                f"the table at {self.place.uri} cannot be made: {in_plain_words(error)}", hint=REACHABLE
+                f"the table at {self.location.uri} cannot be made: {message_of(error)}", hint=REACHABLE
             ) from error
-        return existing(self.place)
+        return existing(self.location)
 
     def _check(self, table: DeltaTable) -> None:
         self.check_owner(table)
@@ -180,7 +184,7 @@ class Lake:
         if columns.names != self.schema.names or columns.types != self.schema.types:
             different = sorted(set(_shown(columns)) ^ set(_shown(self.schema)))
             raise InvalidArgument(
-                f"the table at {self.place.uri} has other columns: {', '.join(different)}",
+                f"the table at {self.location.uri} has other columns: {', '.join(different)}",
                 hint="write to another place",
             )
 
@@ -189,7 +193,7 @@ class Lake:
         partitions = table.metadata().partition_columns
         if partitions != self.partition_by:
             raise InvalidArgument(
-                f"the table at {self.place.uri} is partitioned by {', '.join(partitions) or 'nothing'}, "
+                f"the table at {self.location.uri} is partitioned by {', '.join(partitions) or 'nothing'}, "
                 f"not by {', '.join(self.partition_by) or 'nothing'}",
                 hint="partition_by cannot be changed later: write to another place",
             )
@@ -199,37 +203,37 @@ class Lake:
                 what = name.partition(".")[2]
                 there = f"the {what} {about[name]}" if name in about else "something else"
                 raise InvalidArgument(
-                    f"the table at {self.place.uri} is of {there}, not of the {what} {wanted}",
+                    f"the table at {self.location.uri} is of {there}, not of the {what} {wanted}",
                     hint="a table is written by one pipeline, from one stream: write to another place",
                 )
 
 
-def in_two_places(writer: str) -> Conflict:
+def already_running(writer: str) -> Conflict:
     """What is said when somebody else has written the batch that was to be written."""
     return Conflict(f"the pipeline {writer} runs somewhere else too", hint="run a pipeline in one place at a time")
 
 
-def find(place: Place, version: int | None = None) -> DeltaTable | None:
+def find(location: Location, version: int | None = None) -> DeltaTable | None:
     """The table at a place, if there is one."""
     try:
-        return DeltaTable(place.uri, version=version, storage_options=place.options or None)
+        return DeltaTable(location.uri, version=version, storage_options=location.options or None)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise Error(f"the table at {place.uri} cannot be opened: {in_plain_words(error)}", hint=REACHABLE) from error
+        raise Error(f"the table at {location.uri} cannot be opened: {message_of(error)}", hint=REACHABLE) from error
 
 
-def in_plain_words(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """What delta-rs says, without the way in which Rust shows it: Os { code: 2, kind: …, message: "…" }."""
-    told = re.findall(r'Os \{[^}]*message: "([^"]*)"', str(error))
-    return told[-1] if told else str(error).splitlines()[0]
+    said = re.findall(r'Os \{[^}]*message: "([^"]*)"', str(error))
+    return said[-1] if said else str(error).splitlines()[0]
 
 
-def existing(place: Place) -> DeltaTable:
+def existing(location: Location) -> DeltaTable:
     """The table at a place."""
-    found = find(place)
+    found = find(location)
     if found is None:
-        raise InvalidArgument(f"there is no Delta table at {place.uri}", hint="a pipeline of kind archive makes one")
+        raise InvalidArgument(f"there is no Delta table at {location.uri}", hint="a pipeline of kind archive makes one")
     return found
 
 
@@ -259,19 +263,21 @@ def file_of(row: Mapping[str, Any]) -> File:
     )
 
 
-def words(writer: str, batch: int, state: Mapping[str, Any] | None) -> CommitProperties:
+def commit_properties(writer: str, batch: int, state: Mapping[str, Any] | None) -> CommitProperties:
     """What a commit says of its writer, for Delta and for us."""
-    return CommitProperties(custom_metadata=_said(writer, batch, state), app_transactions=[Transaction(writer, batch)])
+    return CommitProperties(
+        custom_metadata=_metadata(writer, batch, state), app_transactions=[Transaction(writer, batch)]
+    )
 
 
-def _repeated(writer: Writer) -> CommitProperties:
+def _properties_without_batch(writer: Writer) -> CommitProperties:
     """What a commit without a batch says: how far the writer is, so that it is found among the newest commits."""
     if writer.batch < 0:
         return CommitProperties()
-    return CommitProperties(custom_metadata=_said(writer.name, writer.batch, writer.state))
+    return CommitProperties(custom_metadata=_metadata(writer.name, writer.batch, writer.state))
 
 
-def _said(writer: str, batch: int, state: Mapping[str, Any] | None) -> dict[str, str]:
+def _metadata(writer: str, batch: int, state: Mapping[str, Any] | None) -> dict[str, str]:
     return {STATE: json.dumps({"writer": writer, "batch": batch, "state": state})}
 
 

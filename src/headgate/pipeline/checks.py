@@ -16,15 +16,15 @@ import pyarrow as pa
 
 from ..errors import InvalidArgument, StreamNotFound
 from ..lake.secrets import Secret
-from ..lake.storage import Place, place
-from ..lake.table import Lake, existing, find, schema_of
+from ..lake.storage import Location, location_of
+from ..lake.table import LakeTable, existing, find, schema_of
 from ..spark.keys import check_names, pattern
 from ..sync import Headgate
 from .ddl import check_schema_text
 from .kinds import archive, latest
-from .moments import moment
 from .sinks.table import check_schema, table
 from .spec import Archive, Latest, Pipeline, Replay, Report, Transform
+from .times import parse_time
 
 BEFORE = ("beginning", "latest")  # where a stream can always be started
 
@@ -34,16 +34,16 @@ def check(pipeline: Pipeline, hg: Headgate, directory: Path) -> None:
     _writable(directory, "checkpoint")
     match pipeline:
         case Archive():
-            _reads(pipeline, hg, begun=find(place(pipeline.to)) is not None)
+            _reads(pipeline, hg, begun=find(location_of(pipeline.to)) is not None)
             archive.columns(pipeline)
-            _target(Lake(
-                place(pipeline.to), NOTHING, pipeline.partition_by, stream=pipeline.stream, pipeline=pipeline.name
+            _target(LakeTable(
+                location_of(pipeline.to), NOTHING, pipeline.partition_by, stream=pipeline.stream, pipeline=pipeline.name
             ))  # fmt: skip
         case Latest():
-            found = find(place(pipeline.to))
+            found = find(location_of(pipeline.to))
             _reads(pipeline, hg, begun=found is not None)
             cut = latest.partitions(found)
-            _target(Lake(place(pipeline.to), NOTHING, cut, stream=pipeline.stream, pipeline=pipeline.name))
+            _target(LakeTable(location_of(pipeline.to), NOTHING, cut, stream=pipeline.stream, pipeline=pipeline.name))
         case Transform():
             _reads(pipeline, hg, begun=(directory / "checkpoint" / "offsets").exists())
             _transform(pipeline, hg)
@@ -53,8 +53,8 @@ def check(pipeline: Pipeline, hg: Headgate, directory: Path) -> None:
         case Report():
             for name in pipeline.streams or ():
                 stream_exists(hg, name)
-            moment(pipeline.since, "since")
-            moment(pipeline.until, "until")
+            parse_time(pipeline.since, "since")
+            parse_time(pipeline.until, "until")
             _writable(Path(pipeline.to).expanduser().absolute().parent, "to")
 
 
@@ -78,7 +78,7 @@ def meant(name: str, known: Sequence[str]) -> str:
     return f"make it: `headgate stream add {name}`; `headgate stream list` shows those that there are"
 
 
-def replayable(pipeline: Replay, table: Place, columns: pa.Schema) -> None:
+def replayable(pipeline: Replay, table: Location, columns: pa.Schema) -> None:
     """An error when a replay needs a column that the table has not."""
     for name in ("seq", "data", *(["key"] if pipeline.keys or pipeline.new_keys else [])):
         if name not in columns.names:
@@ -108,13 +108,13 @@ def _reads(pipeline: Archive | Latest | Transform, hg: Headgate, *, begun: bool)
         hg.run("select headgate.mark(%s, %s)", (pipeline.stream, pipeline.start))
 
 
-def _target(lake: Lake) -> None:
+def _target(lake: LakeTable) -> None:
     """The table that is written: another pipeline's is not, and one that is not there can be made."""
-    found = find(lake.place)
+    found = find(lake.location)
     if found is not None:
         lake.check_owner(found)
-    elif lake.place.local:
-        _writable(Path(lake.place.uri), "to")
+    elif lake.location.local:
+        _writable(Path(lake.location.uri), "to")
 
 
 def _transform(pipeline: Transform, hg: Headgate) -> None:
@@ -123,7 +123,7 @@ def _transform(pipeline: Transform, hg: Headgate) -> None:
     if pipeline.to_stream is not None:
         stream_exists(hg, pipeline.to_stream)
     elif pipeline.to_lake is not None:
-        where = place(pipeline.to_lake)
+        where = location_of(pipeline.to_lake)
         if find(where) is None and where.local:
             _writable(Path(where.uri), "to_lake")
     elif pipeline.to_table is not None:
@@ -131,10 +131,10 @@ def _transform(pipeline: Transform, hg: Headgate) -> None:
 
 
 def _replay(pipeline: Replay) -> None:
-    where = place(pipeline.source)
+    where = location_of(pipeline.source)
     replayable(pipeline, where, schema_of(existing(where)))
-    moment(pipeline.since, "since")
-    moment(pipeline.until, "until")
+    parse_time(pipeline.since, "since")
+    parse_time(pipeline.until, "until")
     if pipeline.keys:
         pattern(pipeline.keys)
     check_names(pipeline.new_keys or {})

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..lake.files import File, binned, read_files, write_files
-from ..lake.table import Lake, Writer, file_of, schema_of
+from ..lake.table import LakeTable, Writer, file_of, schema_of
 from .run import Job
+from .spark_ui import describe
 from .tasks import in_tasks
-from .watching import describe
 
 SMALL = 8 * 1024 * 1024  # bytes of a file that is small
 LARGE = 64 * 1024 * 1024  # what small files are put together to
@@ -21,18 +21,18 @@ MANY = 8  # small files in one partition that are worth putting together: rewrit
 AT_ONCE = 10_000  # files in one commit: a bound on what the driver holds
 
 
-def compact(job: Job, lake: Lake, writer: Writer) -> int:
+def compact(job: Job, lake: LakeTable, writer: Writer) -> int:
     """Puts small files together where a partition has many; returns how many are gone. Rows stay as they are: their
     order is that of seq."""
     table = lake.open()
     bins = [group for group in scattered(pa.table(table.get_add_actions(flatten=True))) if len(group) > 1]
     if not bins:
         return 0
-    place, schema, partition_by = lake.place, schema_of(table), lake.partition_by
+    location, schema, partition_by = lake.location, schema_of(table), lake.partition_by
     describe(job.spark, writer.name, f"{sum(map(len, bins))} small files put together")
 
     def work(number: int) -> Iterator[File]:
-        return write_files(place, schema, partition_by, read_files(place, schema, bins[number], schema.names))
+        return write_files(location, schema, partition_by, read_files(location, schema, bins[number], schema.names))
 
     made = [msgspec.convert(item, File) for item in in_tasks(job.spark, len(bins), work)]
     old = [file for group in bins for file in group]

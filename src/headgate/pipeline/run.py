@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException
 
 from ..errors import Error, InvalidArgument
 from ..lake.secrets import Secret, keep_secret
-from ..lake.storage import Place, place
+from ..lake.storage import Location, location_of
 from ..sync import Headgate
 from .spec import Pipeline
 
@@ -71,9 +71,9 @@ class Job:
         chosen = {name: str(value) for name, value in options.items() if value is not None}
         return self.spark.readStream.format("headgate").options(url=self.url, stream=stream, **chosen).load()
 
-    def place(self, given: str) -> Place:
+    def location(self, given: str) -> Location:
         """The place of a table that a directory or a URL names."""
-        found = place(given)
+        found = location_of(given)
         return found if found.local else replace(found, credentials=keep_secret(self.spark, found.credentials))
 
     def lag(self, stream: str, mark: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def run(
     """
     where = directory or Path(pipeline.checkpoint or Path(".headgate") / "pipelines" / pipeline.name)
     where = where.absolute()  # a Spark Connect server has another working directory
-    notes = _Notes(pipeline, hg)
+    notes = _StatusWriter(pipeline, hg)
 
     def tell(progress: Progress) -> None:
         notes.say(progress)
@@ -158,7 +158,7 @@ def follow(query: Any, job: Job, stream: str | None = None) -> None:
         raise error
 
 
-class _Notes:
+class _StatusWriter:
     """What is written down for `headgate pipeline status`."""
 
     def __init__(self, pipeline: Pipeline, hg: Headgate) -> None:
@@ -203,8 +203,8 @@ def now(ahead: float = 0) -> str:
 def _reason(error: BaseException) -> str:
     """The cause, without the stack traces of Java that PySpark's errors are full of."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("headgate.errors.")]
-    if told:
-        return told[-1].partition(": ")[2] or told[-1]
+    said = [line for line in lines if line.startswith("headgate.errors.")]
+    if said:
+        return said[-1].partition(": ")[2] or said[-1]
     raised = [line for line in lines if re.match(r"(?!java|org|scala)[\w.]*(Error|Exception): ", line)]
     return ([*raised[-1:], *lines, type(error).__name__])[0][:500]

@@ -26,7 +26,7 @@ IDLE = 0.25  # seconds between two looks at a stream that has nothing new
 LEAST = 10_000  # messages in a task: fewer are not worth one, nor the file that it writes
 SHORTEST = 1.0  # seconds from one batch to the next while little comes: a commit a second makes few enough files
 
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
+TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def interval(run: str) -> float:
     return int(found[1]) * {"second": 1, "minute": 60, "hour": 3600, "day": 86400}[found[2]]
 
 
-def read_in_tasks(job: Job, span: Span, work: Work, name: str) -> list[Any]:
+def read_in_tasks(job: Job, span: Span, work: TaskFunction, name: str) -> list[Any]:
     """Has each task of a span read its messages and work on them, for a pipeline."""
     url, parts = job.url, span.parts
     return in_tasks(job.spark, len(parts), lambda number: work(parts[number].batches(url)), name)
 
 
-def known_mark(mark: Mark, newest: Mark, what: str) -> None:
+def refuse_mark_of_another_stream(mark: Mark, newest: Mark, what: str) -> None:
     """A mark that is ahead of the stream comes from another one: going on from it would skip messages."""
     if mark["tick"] > newest["tick"]:
         raise InvalidArgument(

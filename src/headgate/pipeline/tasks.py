@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from .watching import observed
+from .spark_ui import observed
 
 FORMAT = "headgate_tasks"
 SAID = StructType(
@@ -23,11 +23,11 @@ SAID = StructType(
 )
 COLUMNS = pa.schema([("said", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 
-Work = Callable[[int], Iterator[pa.RecordBatch]]
+TaskFunction = Callable[[int], Iterator[pa.RecordBatch]]
 
 
 class _Tasks(DataSourceReader):
-    def __init__(self, count: int, work: Work) -> None:
+    def __init__(self, count: int, work: TaskFunction) -> None:
         self._count, self._work = count, work
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -37,7 +37,7 @@ class _Tasks(DataSourceReader):
         return self._work(partition.value)
 
 
-def frame(spark: Any, count: int, work: Work, columns: StructType) -> Any:
+def frame(spark: Any, count: int, work: TaskFunction, columns: StructType) -> Any:
     """A DataFrame of what work(0), work(1), … give, each in a task of its own, in that order."""
 
     class Source(DataSource):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from ..lake.table import Lake, Writer
+from ..lake.table import LakeTable, Writer
 
 EVERY = 3600.0  # seconds between two looks at what the log names
 LIST_EVERY = 86400.0  # and between two listings of the whole table
@@ -19,7 +19,7 @@ HOURS = {"hour": 1, "day": 24}
 class Vacuum:
     """What is to be removed of one table, and when."""
 
-    def __init__(self, lake: Lake, keep_files: str) -> None:
+    def __init__(self, lake: LakeTable, keep_files: str) -> None:
         number, _, unit = keep_files.partition(" ")
         self._lake, self._hours = lake, int(number) * HOURS[unit.removesuffix("s")]
         self._looked = self._listed = time.monotonic()

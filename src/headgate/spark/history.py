@@ -74,13 +74,13 @@ class File(NamedTuple):
 class Version:
     """One version of an archive's table."""
 
-    place: str
+    uri: str
     number: int
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def open(self) -> DeltaTable:
         """The table as it was then."""
-        return _open(self.place, self.number, self.options)
+        return _open(self.uri, self.number, self.options)
 
     def files(self) -> list[File]:
         """Its files, always in the same order."""
@@ -145,14 +145,14 @@ def find_seam(reading: Reading) -> Seam:
             f'stream "{stream}" has several archives',
             hint='.option("archive", name), one of ' + ", ".join(row[0] for row in chosen),
         )
-    name, place, noted = chosen[0]
+    name, uri, noted = chosen[0]
     # the note was read first, and is made after the commit: this version has everything up to it
-    options = _credentials(place)
-    table = _open(place, None, options)
+    options = _credentials(uri)
+    table = _open(uri, None, options)
     holds = table.metadata().configuration.get("headgate.stream", stream)
     if holds != stream:
-        raise InvalidArgument(f"the table at {place} holds the stream {holds}", hint="archive each stream by itself")
-    return Seam(Version(place, table.version(), options), later(noted, _committed(table, name)))
+        raise InvalidArgument(f"the table at {uri} holds the stream {holds}", hint="archive each stream by itself")
+    return Seam(Version(uri, table.version(), options), later(noted, _committed(table, name)))
 
 
 def bounds(reading: Reading) -> list[Bound]:
@@ -246,7 +246,7 @@ class HistoryReader(_History, BatchReader):
 class HistoryStreamReader(_History, StreamReader):
     """`spark.readStream.format("headgate").option("history", True)`.
 
-    While the lake is read an offset is the mark of the seam with what is read of the lake (`lake`: place, version,
+    While the lake is read an offset is the mark of the seam with what is read of the lake (`lake`: uri, version,
     files); afterwards it is a mark like any other. Reading a lake takes time, in which the archive goes on and
     retention removes what is behind it: then a newer version is read next, without what lies before the old seam
     (`since`, `after`).
@@ -258,7 +258,7 @@ class HistoryStreamReader(_History, StreamReader):
         if self.reading.start in ("latest", "end"):
             return self.mark("latest")
         seam = find_seam(self.reading)
-        return {**seam.mark, "lake": {"place": seam.version.place, "version": seam.version.number, "files": 0}}
+        return {**seam.mark, "lake": {"uri": seam.version.uri, "version": seam.version.number, "files": 0}}
 
     def latestOffset(self, start: Mark, limit: ReadLimit) -> Mark:  # noqa: N802
         if "lake" not in start:
@@ -290,7 +290,7 @@ class HistoryStreamReader(_History, StreamReader):
         newer = find_seam(self.reading)
         if later(newer.mark, seam) == seam:
             return seam
-        lake = {"place": newer.version.place, "version": newer.version.number, "files": 0}
+        lake = {"uri": newer.version.uri, "version": newer.version.number, "files": 0}
         return {
             **newer.mark,
             "lake": {**lake, "since": start["lake"]["version"], "after": [seam["tick"], seam.get("pos")]},
@@ -298,27 +298,27 @@ class HistoryStreamReader(_History, StreamReader):
 
     def _version(self, lake: Mapping[str, Any]) -> tuple[Version, list[File]]:
         """The version of the table that an offset names, and those of its files that are to be read."""
-        named = json.dumps([lake["place"], lake["version"], lake.get("since")])
+        named = json.dumps([lake["uri"], lake["version"], lake.get("since")])
         if self._known is None or self._known[0] != named:
-            version = Version(lake["place"], lake["version"], _credentials(lake["place"]))
+            version = Version(lake["uri"], lake["version"], _credentials(lake["uri"]))
             files = version.files()
             if "since" in lake:
-                old = {f.path for f in Version(version.place, lake["since"], version.options).files()}
+                old = {f.path for f in Version(version.uri, lake["since"], version.options).files()}
                 files = [f for f in files if f.path not in old]
             self._known = named, version, files
         return self._known[1:]
 
 
-def _credentials(place: str) -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)} if "://" in place else {}
+def _credentials(uri: str) -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k.startswith(CREDENTIALS)} if "://" in uri else {}
 
 
-def _open(place: str, version: int | None, options: Mapping[str, str]) -> DeltaTable:
+def _open(uri: str, version: int | None, options: Mapping[str, str]) -> DeltaTable:
     try:
-        return DeltaTable(place, version=version, storage_options=dict(options) or None)
+        return DeltaTable(uri, version=version, storage_options=dict(options) or None)
     except (DeltaError, OSError) as error:
         raise Error(
-            f"the table at {place} cannot be opened: {error}",
+            f"the table at {uri} cannot be opened: {error}",
             hint="can this machine reach it, and are the credentials in the environment?",
         ) from error
 

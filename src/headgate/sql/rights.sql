@@ -83,7 +83,7 @@ begin
     lock table headgate.stream in share row exclusive mode;
   end loop;
   perform headgate.grant_views(x) from headgate.stream x;
-  insert into headgate.house (system_identifier, home, written_by)
-    select system_identifier, 'headgate.house'::regclass, pg_current_xact_id()
+  insert into headgate.cluster_identity (system_identifier, own_table, written_by)
+    select system_identifier, 'headgate.cluster_identity'::regclass, pg_current_xact_id()
       from pg_control_system() on conflict do nothing;
 end $$;

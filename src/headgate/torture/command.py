@@ -11,24 +11,23 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from .catalogue import PRESETS
-from .check import judge
-from .faults import needs_cluster
-from .hands import missing_for
-from .keep import load as load
-from .keep import new_directory, to_json
-from .listing import about
-from .meetings import Meeting, Met, all_meetings, stage
-from .picture import picture
-from .points import stopping_build
-from .presets import Preset
-from .server import Grounds, databases_on, temporary_server
-from .settings import again, changed
-from .shrink import shrink
-from .simpler import Failing, fresh, simplify
-from .story import census, first_of_each, story, summary
-from .story import tell as tell_all
-from .worlds import WORLDS
+from .clients.processes import missing_for
+from .environment.faults import needs_cluster
+from .environment.server import Environments, databases_on, temporary_server
+from .judge.check import judge
+from .meetings.meetings import Meeting, Met, all_meetings, stage
+from .meetings.points import stopping_build
+from .meetings.worlds import WORLDS
+from .presets.catalogue import PRESETS
+from .presets.listing import about
+from .presets.preset import Preset
+from .presets.settings import again, changed
+from .report.diagram import diagram
+from .report.explain import census, explain, explain_all, first_of_each, summary
+from .report.files import load as load
+from .report.files import new_directory, to_json
+from .report.shrink import shrink
+from .report.simpler import Failing, fresh, simplify
 
 _LARGEST_SEED = 1_000_000
 _A_ROUND = 150  # meetings in a world, before the next world has its turn, when time is limited
@@ -72,29 +71,29 @@ def torture(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
     if args.judge is not None:
         history, preset, seconds = args.judge
         kept = Failing(preset, history.seed, seconds, history, judge(history, preset))
-        return report([tell(kept, None, talk)], args.json, say)
+        return report_all([report_one(kept, None, talk)], args.json, say)
     first = args.seed or random.SystemRandom().randrange(1, _LARGEST_SEED)
     results = []
     presets = [p for p in args.presets if not (args.database and needs_cluster(p))]
     for missing in filter(None, map(missing_for, presets)):
         talk(f"left out: {missing}")
     presets = [p for p in presets if not missing_for(p)]
-    with server(args, args.older.read_text() if args.older else None) as grounds:
-        run_one = fresh(grounds)
+    with server(args, args.older.read_text() if args.older else None) as environments:
+        run_one = fresh(environments)
         for preset, seed in histories(presets, first, args.count, args.minutes):
             one = run_one(preset, seed, args.seconds)
-            results.append(tell(one, args.keep, talk))
+            results.append(report_one(one, args.keep, talk))
             if one.findings and args.shrink:
                 simple = simplify(one, run_one, talk)
                 line = again(simple.preset, simple.seed, simple.seconds)
                 talk(f"  the simplest that went wrong: {line}")
                 results[-1]["simplest"] = line
                 if simple is not one:
-                    results[-1]["kept_simplest"] = tell(simple, args.keep, talk)["kept"]
-    return report(results, args.json, say)
+                    results[-1]["kept_simplest"] = report_one(simple, args.keep, talk)["kept"]
+    return report_all(results, args.json, say)
 
 
-def report(results: list[dict[str, Any]], as_json: bool, say: Say) -> int:
+def report_all(results: list[dict[str, Any]], as_json: bool, say: Say) -> int:
     found = sum(len(result["findings"]) for result in results)
     if as_json:
         say(results)
@@ -105,7 +104,7 @@ def report(results: list[dict[str, Any]], as_json: bool, say: Say) -> int:
     return found
 
 
-def server(args: argparse.Namespace, script: str | None = None) -> AbstractContextManager[Grounds]:
+def server(args: argparse.Namespace, script: str | None = None) -> AbstractContextManager[Environments]:
     return databases_on(args.database, script) if args.database else temporary_server(args.postgres, script)
 
 
@@ -114,10 +113,10 @@ def meet(args: argparse.Namespace, *, say: Say, talk: Talk, watch: Watch) -> int
     first = args.seed or random.SystemRandom().randrange(1, _LARGEST_SEED)
     end = time.monotonic() + 60 * args.minutes if args.minutes is not None else float("inf")
     results: list[dict[str, Any]] = []
-    with server(args, stopping_build()) as grounds:
+    with server(args, stopping_build()) as environments:
         for preset, seed in histories([WORLDS[n] for n in args.names or WORLDS], first, args.count, args.minutes):
             held, wrong = 0, []
-            with grounds(preset) as ground, stage(ground.url, preset) as place:
+            with environments(preset) as environment, stage(environment.url, preset) as place:
                 meetings = all_meetings(preset, place.stops(), seed)
                 random.Random(seed).shuffle(meetings)
                 for meeting in watch(meetings if args.minutes is None else meetings[:_A_ROUND], preset.name):
@@ -128,7 +127,7 @@ def meet(args: argparse.Namespace, *, say: Say, talk: Talk, watch: Watch) -> int
                     if met.findings:
                         wrong.append(met)
                         repeat = f"headgate torture --meetings {preset.name} --seed {seed}"
-                        talk(f"{meeting}\n{tell_all(met.history, preset, met.findings, repeat)}")
+                        talk(f"{meeting}\n{explain_all(met.history, preset, met.findings, repeat)}")
             talk(f"{preset.name} seed {seed}: {held} of {len(meetings)} meetings, {len(wrong)} of them wrong")
             results.append({"world": preset.name, "seed": seed, "meetings": held, "findings": shown(wrong)})
     found = sum(len(result["findings"]) for result in results)
@@ -153,7 +152,7 @@ def histories(presets: list[Preset], seed: int, count: int, minutes: float | Non
         turn += 1
 
 
-def tell(one: Failing, keep: Path | None, talk: Talk) -> dict[str, Any]:
+def report_one(one: Failing, keep: Path | None, talk: Talk) -> dict[str, Any]:
     """Tells what came of a history, and keeps what went wrong; answers the same for a program."""
     history, findings = one.history, one.findings
     end = max((e.answered for e in history.events if e.answered != float("inf")), default=0.0)
@@ -169,19 +168,19 @@ def tell(one: Failing, keep: Path | None, talk: Talk) -> dict[str, Any]:
         talk(f"{head}, nothing wrong")
         return result
     parts = [head, f"  {census(history)}", summary(findings), f"  again: {again(one.preset, one.seed, one.seconds)}"]
-    pictures = {}
+    diagrams = {}
     for finding in first_of_each(findings):
         smaller = shrink(history, one.preset, finding)
-        parts.append(f"\n{story(smaller)}")
+        parts.append(f"\n{explain(smaller)}")
         name = "".join(c if c.isalnum() else "-" for c in finding.check.replace(",", ""))
-        pictures[f"{name}.svg"] = picture(smaller)
-        pictures[f"{name}.json"] = to_json(smaller.history, smaller.preset, one.seconds)
+        diagrams[f"{name}.svg"] = diagram(smaller)
+        diagrams[f"{name}.json"] = to_json(smaller.history, smaller.preset, one.seconds)
     if keep is not None:
         directory = new_directory(keep, f"{one.preset.name}-{one.seed}")
         files = {
-            "story.txt": "\n".join(parts) + "\n",
+            "explanation.txt": "\n".join(parts) + "\n",
             "history.json": to_json(history, one.preset, one.seconds),
-        } | pictures
+        } | diagrams
         for name, text in files.items():
             (directory / name).write_text(text, encoding="utf-8")
         parts.append(f"\n  kept in {directory}: {', '.join(files)}")

@@ -10,21 +10,21 @@ from typing import Any
 
 import psycopg
 
-from . import clock
-from .doubts import as_of, doubt
-from .faults import Nemesis, upgrade
-from .ground import Ground
-from .hands import Hands
-from .lookers import Looker, look_around
-from .marks import paths
-from .operators import REWRITING, Maintainer, Operator
-from .presets import STREAM, ConsumerPlan, Preset, set_up
-from .readers import Archiver, Reader, finish, read_again
+from .clients.processes import ClientProcesses
+from .environment import clock
+from .environment.environment import Environment
+from .environment.faults import Nemesis, upgrade
+from .environment.restore import restored
+from .judge.readers import paths
+from .judge.uncertain import as_of, mark_uncertain
+from .presets.preset import STREAM, ConsumerPlan, Preset, set_up
 from .record import Ending, History, Message, Wait
-from .restore import restored
-from .senders import Sender
-from .sessions import Pool, Session
-from .workers import Worker
+from .sessions.observers import Observer, record_final_state
+from .sessions.operators import REWRITING, Maintainer, Operator
+from .sessions.readers import Archiver, Reader, finish, read_again
+from .sessions.senders import Sender
+from .sessions.session import Pool, Session
+from .sessions.workers import Worker
 
 WATCH_EVERY = 0.05
 PATIENCE = 8.0  # of the drain, since something came last
@@ -63,36 +63,36 @@ class Watcher(threading.Thread):
         self.db.close()
 
 
-def run(ground: Ground, preset: Preset, seed: int, seconds: float) -> History:
+def run(environment: Environment, preset: Preset, seed: int, seconds: float) -> History:
     """One history in a fresh database."""
-    with psycopg.connect(ground.url, autocommit=True) as db:
+    with psycopg.connect(environment.url, autocommit=True) as db:
         if "jump" in preset.faults:
             clock.install(db)
         if "rewrite" in preset.weights:
             db.execute(REWRITING)
         set_up(db, preset)
     history = History(preset.name, seed)
-    watcher = Watcher(ground.url, history)
+    watcher = Watcher(environment.url, history)
     watcher.start()
-    let_loose(ground, preset, history, seconds)
+    run_sessions(environment, preset, history, seconds)
     watcher.is_over.set()
     watcher.join()
-    doubt(history)
+    mark_uncertain(history)
     if "upgrade" in preset.faults:  # if no upgrade was possible in the time that there was
-        upgrade(ground.url, "60s")
+        upgrade(environment.url, "60s")
     dumps = [f for f in history.faults if f.kind == "dump" and f.text]
     if dumps:
-        with restored(ground, Path(dumps[0].text)) as url:
-            return wind_up(url, preset, as_of(history, dumps[0]))
-    return wind_up(ground.url, preset, history)
+        with restored(environment, Path(dumps[0].text)) as url:
+            return drain_and_look(url, preset, as_of(history, dumps[0]))
+    return drain_and_look(environment.url, preset, history)
 
 
-def wind_up(url: str, preset: Preset, history: History) -> History:
+def drain_and_look(url: str, preset: Preset, history: History) -> History:
     """Receive what is left, and look at what does not come."""
     history.drained_at = history.now()
     with psycopg.connect(url, autocommit=True, application_name="drain") as db:
         finish(db, history, paths)
-        look_around(db, history, preset)
+        record_final_state(db, history, preset)
         history.starved.append((history.drained_at, history.now()))  # nobody received anything
         for consumer in preset.consumers:
             drain(db, consumer, history)
@@ -102,25 +102,25 @@ def wind_up(url: str, preset: Preset, history: History) -> History:
     return history
 
 
-def let_loose(ground: Ground, preset: Preset, history: History, seconds: float) -> None:
-    pool, url = Pool(), ground.sessions_url
+def run_sessions(environment: Environment, preset: Preset, history: History, seconds: float) -> None:
+    pool, url = Pool(), environment.sessions_url
     kinds: list[tuple[type[Session], int]] = [
         (Sender, preset.senders),
         (Worker, preset.workers),
         (Operator, preset.operators if preset.weights else 0),
         (Maintainer, preset.maintainers),
         (Reader, preset.readers),
-        (Looker, preset.lookers),
+        (Observer, preset.observers),
         (Archiver, preset.archivers),
     ]
-    hands = Hands(ground.url, preset, history)
-    with hands.at_work():
+    clients = ClientProcesses(environment.url, preset, history)
+    with clients.at_work():
         end = history.now() + seconds
         everybody: list[Session | Nemesis] = [
             kind(f"{kind.__name__.lower()}{i}", url, preset, history, pool, end) for kind, n in kinds for i in range(n)
         ]
         if preset.faults:
-            everybody.append(Nemesis(ground, preset, history, end, hands))
+            everybody.append(Nemesis(environment, preset, history, end, clients))
         for thread in everybody:
             thread.start()
         for thread in everybody:

@@ -21,7 +21,7 @@ from ..aio import AsyncHeadgate
 from ..aio.pooled import AsyncPooledConnection
 from ..database import statements
 from ..errors import Conflict, ConnectionFailed, error_text
-from ..maintenance import PASSING
+from ..maintenance import TRANSIENT_ERRORS
 
 log = logging.getLogger("headgate.worker")
 
@@ -30,7 +30,7 @@ RETRY_WHEN_STOPPING = 0.5
 CONFLICT_PAUSE = 0.001
 PATIENCE = 5.0  # seconds without an answer, after which that is said
 LONGEST_CALL = 60.0  # seconds without an answer, after which the connection is given up: the network may have lost it
-CLOSING = 0.2  # seconds to close connections in an orderly way
+CLOSE_SECONDS = 0.2  # seconds to close connections in an orderly way
 HTTP_PATIENCE = 1.5  # seconds for which a call over HTTP is repeated: it holds up a stop
 
 
@@ -64,11 +64,11 @@ class OwnHeadgate(AsyncHeadgate):
     async def close(self) -> None:
         """Gives the connections back; those that do not let themselves be closed soon are cut."""
         closing = asyncio.ensure_future(super().close())
-        await asyncio.wait([closing], timeout=CLOSING)
+        await asyncio.wait([closing], timeout=CLOSE_SECONDS)
         if not closing.done():
             self.cut()
             closing.cancel()
-            await asyncio.wait([closing], timeout=CLOSING)
+            await asyncio.wait([closing], timeout=CLOSE_SECONDS)
 
     def _own_connections(self) -> type[AsyncPooledConnection]:
         made = self._made
@@ -154,9 +154,9 @@ class Database:
 
     def is_silent(self) -> bool:
         """Whether a call, or a connection, has been waited for longer than an answer takes."""
-        return self._opening is not None or (self.own is not None and self.own.waits() > CLOSING / 2)
+        return self._opening is not None or (self.own is not None and self.own.waits() > CLOSE_SECONDS / 2)
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """The worker stops: no pause is long any more."""
         self._stop.set()
 
@@ -194,7 +194,7 @@ class Database:
                     await asyncio.wait_for(self._stop.wait(), pause)
             try:
                 await self.open()
-            except PASSING:
+            except TRANSIENT_ERRORS:
                 self._retry_after = min(pause * 2, LONGEST_RETRY)
             else:
                 self._retry_after, self._away = SHORTEST_RETRY, False
@@ -202,7 +202,7 @@ class Database:
                 log.info("the database is back", extra=self._extra)
 
 
-def required(link: Any) -> Any:
+def require_connection(link: Any) -> Any:
     """A consumer on these connections; the failure that there are none, when there are none."""
     if link is None:
         raise ConnectionFailed("the database is away")

@@ -1,4 +1,4 @@
-"""What a worker has in hand: the messages it has claimed, and what is to be sent about those that are finished.
+"""The messages that a worker has in flight: which it has claimed, and what is to be sent about those that are finished.
 
 No connections, no tasks; the clock is given. Everything here runs on the worker's event loop.
 """
@@ -20,8 +20,10 @@ FOREVER = float("inf")
 # How long a finished message waits for others to be acked with it. To ack a part of a delivery costs more than all of
 # it, so a part waits longer; but not where the next message of a key waits for it.
 FLUSH_AFTER, FLUSH_PART_AFTER = 0.005, 0.02
-AHEAD = 0.5  # seconds' worth of messages to claim ahead: what one worker holds, no other one can take
-HOLD = 0.6  # seconds that a claimed message may wait for a handler; then it goes back, and another worker can have it
+AHEAD_SECONDS = 0.5  # seconds' worth of messages to claim ahead: what one worker holds, no other one can take
+HOLD_SECONDS = (
+    0.6  # seconds that a claimed message may wait for a handler; then it goes back, and another worker can have it
+)
 SLOWER, FASTER = (
     0.3,
     0.05,
@@ -30,11 +32,11 @@ SLOWER, FASTER = (
 Nack = tuple[float | None, bool, str]  # delay (None: the consumer's backoff), whether to spread it, error
 
 
-class NotBegun(Exception):
+class NotStarted(Exception):
     """Instead of a handler's result: it was not called, because the message may no longer be this worker's."""
 
 
-class Outlook(NamedTuple):
+class ClaimLimits(NamedTuple):
     """What may be claimed."""
 
     slots: int  # handlers that are free for it or have its messages
@@ -64,12 +66,12 @@ class Acks:
 class Delivery:
     """A delivery with messages that are not finished."""
 
-    __slots__ = ("begin_by", "deadline", "done", "done_since", "id", "left", "lost", "total")
+    __slots__ = ("deadline", "done", "done_since", "id", "left", "lost", "start_by", "total")
 
-    def __init__(self, id: str, deadline: float, begin_by: float = FOREVER) -> None:
+    def __init__(self, id: str, deadline: float, start_by: float = FOREVER) -> None:
         self.id = id
         self.deadline = deadline
-        self.begin_by = begin_by  # by time.monotonic(): later, nothing of it is begun, lest it is not ours any more
+        self.start_by = start_by  # by time.monotonic(): later, nothing of it is started: it may be another worker's
         self.total = 0
         self.left = 0  # not finished
         self.done: list[str] = []  # ack_ids of finished messages, not sent yet
@@ -77,37 +79,39 @@ class Delivery:
         self.lost = False  # the deadline had passed: another worker may have it
 
 
-class Work:
+class Claimed:
     """One message to be handled."""
 
-    __slots__ = ("claimed_at", "delivery", "late", "line", "message", "over", "started")
+    __slots__ = ("claimed_at", "delivery", "index", "late", "message", "over", "started")
 
-    def __init__(self, message: Any, delivery: Delivery, line: int = 0, claimed_at: float = 0.0) -> None:
+    def __init__(self, message: Any, delivery: Delivery, index: int = 0, claimed_at: float = 0.0) -> None:
         self.message = message
         self.delivery = delivery
-        self.line = line  # which of the worker's consumers it is of
+        self.index = index  # of the subscription that it is of
         self.claimed_at = claimed_at
         self.started = 0.0
         self.late: BaseException | None = None  # its time is up, but it has not ended
         self.over = False  # its result is decided; what its thread says later does not count
 
 
-class Hand:
-    """The messages in hand, and what is to be sent: acks, nacks, releases."""
+class InFlight:
+    """The messages in flight, and what is to be sent: acks, nacks, releases."""
 
     def __init__(
-        self, settings: WorkerSettings, clock: Callable[[], float], extra: dict[str, Any], line: int = 0
+        self, settings: WorkerSettings, clock: Callable[[], float], extra: dict[str, Any], index: int = 0
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._extra = extra  # of log records
-        self._line = line
+        self._index = index
         self.ordered = False
         self.has_backoff = False  # the consumer says when failed messages come again
         self.deliveries: dict[str, Delivery] = {}
-        self.claimed = 0  # messages in hand
+        self.count = 0  # messages in flight
         self._blocked = 0  # those of them that wait for an earlier one of their key
-        self._keys: dict[str, deque[Work] | None] = {}  # if ordered: keys in hand, and what waits behind the first work
+        self._keys: dict[
+            str, deque[Claimed] | None
+        ] = {}  # if ordered: keys in flight, and what waits behind the first one
         self._acks = Acks()
         self.nacks: dict[Nack, list[str]] = {}
         self.releases: list[str] = []
@@ -116,79 +120,79 @@ class Hand:
         self.lost = 0
         self.released = 0  # with another one of their key
         self.settled = 0  # by their handlers, or with such a one of their key
-        self.hung = 0  # handlers that have not ended, though their messages are not in hand any more
+        self.hung = 0  # handlers that have not ended, though their messages are not in flight any more
         self.has_given_back = False  # because handlers were slow, and none has finished since
         self._mean: float | None = None  # seconds that a handler takes
 
-    def room(self, outlook: Outlook | None = None) -> int:
+    def room(self, claim_limits: ClaimLimits | None = None) -> int:
         """How many messages to ask for now; 0 while it is not worth a call. Without an outlook all handlers are its."""
         s = self._settings
-        slots, ahead, most, part, _ = outlook or self._alone()
+        slots, ahead, most, part, _ = claim_limits or self._limits_alone()
         if self.hung >= s.concurrency:
             return 0
         batch = ceil(s.batch_size * part)
         window = min(most, slots + ahead) if s.prefetch is None else most
-        active = self.claimed - self._blocked
-        room = min(batch, window - active, most - self.claimed)
-        # In order, messages of keys in hand would only be parked, at a price: ask when a runner has nothing to do.
+        active = self.count - self._blocked
+        room = min(batch, window - active, most - self.count)
+        # In order, messages of keys in flight would only be parked, at a price: ask when a runner has nothing to do.
         is_worth_it = active < slots if self.ordered else active <= slots or room >= min(batch, window // 2)
         return max(0, room) if is_worth_it else 0
 
-    def excess(self, outlook: Outlook) -> int:
-        """How many of the messages in hand would wait so long that others should have them; 0 if not worth a call."""
-        active = self.claimed - self._blocked
-        return ceil(active - outlook.fair) if active > 2 * (outlook.fair + self._settings.concurrency) else 0
+    def excess(self, claim_limits: ClaimLimits) -> int:
+        """How many of the messages in flight would wait so long that others should have them; 0 if not worth a call."""
+        active = self.count - self._blocked
+        return ceil(active - claim_limits.fair) if active > 2 * (claim_limits.fair + self._settings.concurrency) else 0
 
-    def _alone(self) -> Outlook:
+    def _limits_alone(self) -> ClaimLimits:
         s, ahead = self._settings, 0
         slots = max(0, s.concurrency - self.hung)
         if self._mean is not None and not self.has_given_back:
-            ahead = int(AHEAD * slots / self._mean) if self._mean > 0 else s.most_claimed
-        return Outlook(slots, ahead, s.most_claimed)
+            ahead = int(AHEAD_SECONDS * slots / self._mean) if self._mean > 0 else s.most_claimed
+        return ClaimLimits(slots, ahead, s.most_claimed)
 
-    def take(self, messages: Iterable[Any], deadline: float, begin_by: float = FOREVER) -> list[Work]:
+    def take(self, messages: Iterable[Any], deadline: float, start_by: float = FOREVER) -> list[Claimed]:
         """Messages were received; returns those that may run now."""
-        ready: list[Work] = []
+        ready: list[Claimed] = []
         d = Delivery("", 0)
         now = self._clock()
         for m in messages:
             if (id := m.delivery) != d.id:
-                d = self.deliveries[id] = Delivery(id, deadline, begin_by)
+                d = self.deliveries[id] = Delivery(id, deadline, start_by)
             d.total += 1
             d.left += 1
-            self.claimed += 1
-            work = Work(m, d, self._line, now)
+            self.count += 1
+            claimed = Claimed(m, d, self._index, now)
             if self.ordered and m.key is not None:
                 if m.key in self._keys:
                     behind = self._keys[m.key]
                     if behind is None:
                         behind = self._keys[m.key] = deque()
-                    behind.append(work)
+                    behind.append(claimed)
                     self._blocked += 1
                     continue
                 self._keys[m.key] = None
-            ready.append(work)
+            ready.append(claimed)
         return ready
 
     def finish(
-        self, work: Work, error: BaseException | None, seconds: float, *, is_running: bool = False
-    ) -> Work | None:
+        self, claimed: Claimed, error: BaseException | None, seconds: float, *, is_running: bool = False
+    ) -> Claimed | None:
         """A handler has returned or raised; returns the message of the same key that may run now.
 
         Or its time is up, but it `is_running` still. In order, nothing of its key may run beside it: its message stays
-        in hand until it ends.
+        in flight until it ends.
         """
-        if work.over:
+        if claimed.over:
             return None
-        m, d = work.message, work.delivery
+        m, d = claimed.message, claimed.delivery
         if is_running and self.ordered and m.key is not None:
-            work.late = error
+            claimed.late = error
             log.error(
                 "a handler does not end: its key waits for it: %s", self._named(m), extra=self._about(m, seconds, error)
             )
             return None
-        work.over = True
-        error = work.late or error
+        claimed.over = True
+        error = claimed.late or error
         failed = False
         if m.settled is not None or d.lost:  # nothing is to be sent, but there is room: that must not go unnoticed
             self.send_by(self._clock() + self._part_waits())
@@ -203,7 +207,7 @@ class Hand:
             self.lost += 1
             about = self._about(m, seconds, error)
             log.warning("message lost: its deadline had passed: %s", self._named(m), extra=about)
-        elif isinstance(error, NotBegun):
+        elif isinstance(error, NotStarted):
             failed = True  # so that what waits behind it, and is released with it, is not run
             self.releases.append(m.ack_id)
             self.send_by(0)
@@ -217,58 +221,58 @@ class Hand:
         else:
             failed = True
             self._fail(m, error, seconds)
-        if not isinstance(error, NotBegun):
+        if not isinstance(error, NotStarted):
             self.has_given_back = False
             mean = seconds if self._mean is None else self._mean
             self._mean = mean + (seconds - mean) * (SLOWER if seconds > mean else FASTER)
-        following = self._next_of_key(work, failed) if self._keys and m.key is not None else None
-        self._leave(d)
+        following = self._next_of_key(claimed, failed) if self._keys and m.key is not None else None
+        self._remove(d)
         return following
 
-    def give_back(self, works: Sequence[Work], is_given: Callable[[Work], bool] = lambda work: True) -> None:
-        """These were not begun, nor was what waits behind a key and `is_given`: another worker may have them now."""
-        behind: list[Work] = []
-        for work in works:  # what waits behind one that is given back goes with it
-            behind += self._keys.pop(work.message.key, None) or ()
+    def give_back(self, claims: Sequence[Claimed], is_given: Callable[[Claimed], bool] = lambda claimed: True) -> None:
+        """These were not started, nor was what waits behind a key and `is_given`: another worker may have them now."""
+        behind: list[Claimed] = []
+        for claimed in claims:  # what waits behind one that is given back goes with it
+            behind += self._keys.pop(claimed.message.key, None) or ()
         for waiting in self._keys.values():
-            for n, work in enumerate(waiting or ()):
-                if is_given(work):
+            for n, claimed in enumerate(waiting or ()):
+                if is_given(claimed):
                     while len(waiting or ()) > n:
                         behind.append(waiting.pop())  # type: ignore[union-attr]
                     break
         self._blocked -= len(behind)
-        for work in (*works, *behind):
-            work.over = True
-            if work.delivery.lost:
+        for claimed in (*claims, *behind):
+            claimed.over = True
+            if claimed.delivery.lost:
                 self.lost += 1
             else:
-                self.releases.append(work.message.ack_id)
-            self._leave(work.delivery)
+                self.releases.append(claimed.message.ack_id)
+            self._remove(claimed.delivery)
         if self.releases:
             self.send_by(0)
 
-    def give_back_waiting(self, works: Sequence[Work]) -> None:
+    def give_back_waiting(self, claims: Sequence[Claimed]) -> None:
         """These have waited too long for a handler. No more are claimed ahead until one has finished."""
-        if works:
+        if claims:
             self.has_given_back = True
-            self.give_back(works, lambda work: False)
-            log.debug("handed back: no handler is free for them", extra={**self._extra, "messages": len(works)})
+            self.give_back(claims, lambda claimed: False)
+            log.debug("handed back: no handler is free for them", extra={**self._extra, "messages": len(claims)})
 
     def unsettled(self) -> int:
-        """How many messages are in hand, or finished and not settled."""
+        """How many messages are in flight, or finished and not settled."""
         finished = sum(len(d.done) for d in self.deliveries.values()) + self._acks.messages + self.sending
-        return self.claimed + finished + len(self.releases) + sum(map(len, self.nacks.values()))
+        return self.count + finished + len(self.releases) + sum(map(len, self.nacks.values()))
 
     def lanes(self) -> set[int]:
-        """The lanes of the messages in hand."""
+        """The lanes of the messages in flight."""
         return {int(id.partition(".")[0]) for id in self.deliveries}
 
-    def lose(self, d: Delivery, running: Iterable[Work]) -> None:
+    def lose(self, d: Delivery, running: Iterable[Claimed]) -> None:
         """The delivery is not ours any more."""
         d.lost = True
         self.lost += len(d.done)
         d.done = []
-        settled = sum(work.delivery is d and work.message.settled is not None for work in running)
+        settled = sum(claimed.delivery is d and claimed.message.settled is not None for claimed in running)
         if d.left > settled:
             extra = {**self._extra, "messages": d.left - settled}
             log.warning("delivery lost: its deadline had passed", extra=extra)
@@ -300,9 +304,9 @@ class Hand:
     def _part_waits(self) -> float:
         return FLUSH_AFTER if self.ordered else FLUSH_PART_AFTER
 
-    def _leave(self, d: Delivery) -> None:
-        """One message of the delivery is no longer in hand."""
-        self.claimed -= 1
+    def _remove(self, d: Delivery) -> None:
+        """One message of the delivery is no longer in flight."""
+        self.count -= 1
         d.left -= 1
         if d.left == 0:
             self.deliveries.pop(d.id, None)
@@ -310,7 +314,7 @@ class Hand:
                 self._acks.add([d.id] if len(d.done) == d.total else d.done, len(d.done), d.deadline)
                 d.done = []
                 self.send_by(self._clock() + FLUSH_AFTER)
-        if self.claimed == 0 and self.send_at < FOREVER:
+        if self.count == 0 and self.send_at < FOREVER:
             self.send_at = 0  # nothing else will come along
 
     def _fail(self, m: Any, error: BaseException, seconds: float) -> None:
@@ -335,21 +339,21 @@ class Hand:
             about = self._about(m, seconds, error)
             log.warning("handler failed: %s: %s", self._named(m), error_text(error), exc_info=error, extra=about)
 
-    def _next_of_key(self, work: Work, failed: bool) -> Work | None:
+    def _next_of_key(self, claimed: Claimed, failed: bool) -> Claimed | None:
         """After a failure, those of the same delivery are not run: what gives it back gives them back too."""
-        behind = self._keys.pop(work.message.key, None)
+        behind = self._keys.pop(claimed.message.key, None)
         while behind:
             later = behind.popleft()
             self._blocked -= 1
-            if failed and later.delivery is work.delivery:
+            if failed and later.delivery is claimed.delivery:
                 later.over = True
-                if work.message.settled is not None:
+                if claimed.message.settled is not None:
                     self.settled += 1
                 else:
                     self.released += 1
-                self._leave(later.delivery)
+                self._remove(later.delivery)
                 continue
-            self._keys[work.message.key] = behind
+            self._keys[claimed.message.key] = behind
             return later
         return None
 

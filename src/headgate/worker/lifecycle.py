@@ -1,6 +1,6 @@
 """Workers: a handler that is called for each message of a consumer, or of several, until it is told to stop.
 
-One engine (`worker_engine`) for both flavours. It runs on asyncio with connections of its own, so that what handlers do
+One engine (`engine`) for both flavours. It runs on asyncio with connections of its own, so that what handlers do
 with theirs never holds up an ack or an extension; a sync worker gives it an event loop in the calling thread, and its
 handlers threads. Here is how it starts, and how it stops: in time, whatever the database does.
 """
@@ -19,8 +19,8 @@ from typing import Any, Unpack
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncMessage
 from ..errors import Error, InvalidArgument
 from ..sync import Consumer, Headgate, Message
-from .connections import CLOSING
-from .engine import MINDING, Engine
+from .connections import CLOSE_SECONDS
+from .engine import WATCH_SECONDS, Engine
 from .handlers import ThreadMessage, with_loop
 from .inflight import FOREVER
 from .options import WorkerOptions
@@ -30,10 +30,10 @@ log = logging.getLogger("headgate.worker")
 
 # Seconds that the last acks have, when the worker stops, to get to a database that is away or does not answer: these,
 # once no handler runs any more, but not after the grace has ended; and in any case those, after which `run` gives up.
-TELLING, LAST_WORDS = 5.0, 0.7
+LAST_ACK_SECONDS, FINAL_ACK_SECONDS = 5.0, 0.7
 
 
-class _Engine(Engine):
+class _Runnable(Engine):
     """What `Worker` and `AsyncWorker` have in common: everything but how it is started."""
 
     def stop(self, grace: float | None = None) -> None:
@@ -49,7 +49,7 @@ class _Engine(Engine):
         self._grace_end = min(self._grace_end, now + (self.settings.grace if grace is None else grace))
         self._stop.set()
         self._wake.set()
-        self._database.hurry()
+        self._database.stop_waiting()
 
     async def _serve(self) -> None:
         if self._loop is not None:
@@ -74,7 +74,7 @@ class _Engine(Engine):
             self._loop, self.is_stopping = None, False
 
     async def _start(self) -> list[asyncio.Task[None]]:
-        """Connects, and starts what a worker does, the pump first; nothing when it is told to stop meanwhile."""
+        """Connects, and starts what a worker does, the receive loop first; nothing when it is to stop meanwhile."""
         opening = asyncio.create_task(self._database.open())
         stopped = asyncio.create_task(self._stop.wait())
         try:
@@ -84,7 +84,7 @@ class _Engine(Engine):
             if not opening.done():
                 self._database.cut()
                 opening.cancel()
-                await asyncio.wait([opening], timeout=LAST_WORDS)
+                await asyncio.wait([opening], timeout=FINAL_ACK_SECONDS)
         if opening.cancelled() or not opening.done():
             return []
         opening.result()
@@ -92,34 +92,34 @@ class _Engine(Engine):
         s = self.settings
         kind = "tasks" if self.is_async else "threads"
         log.info("worker started: %s, %s %s, pid %s", self._name, s.concurrency, kind, os.getpid(), extra=self._extra)
-        calls = [self._pump(), self._keep(), self._mind(), self._tend()]
+        calls = [self._receive_loop(), self._extend_loop(), self._watch_loop(), self._maintain()]
         tasks = [asyncio.create_task(call) for call in calls] + self._runners.tasks
         if self._leases is not None:
             self._turning = asyncio.create_task(self._leases.turn())
-            tasks += [asyncio.create_task(self._leases.beat(self._reach)), self._turning]
+            tasks += [asyncio.create_task(self._leases.beat(self._call_database)), self._turning]
         return tasks
 
     async def _watch(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Until the pump has ended, because the worker was told to stop; or its time is up; or a task has failed."""
-        pump: asyncio.Task[Any] = tasks[0]
+        """Until the receive loop has ended, because the worker is to stop; or its time is up; or a task has failed."""
+        receiving: asyncio.Task[Any] = tasks[0]
         pending: set[asyncio.Task[Any]] = set(tasks)
         stopped = asyncio.create_task(self._stop.wait())
         quiet_since = FOREVER
         try:
-            while not pump.done():
+            while not receiving.done():
                 now, timeout = self._clock(), None
                 if self._stop.is_set():
-                    is_quiet = not any(line.hand.claimed for line in self._lines)
+                    is_quiet = not any(subscription.in_flight.count for subscription in self._subscriptions)
                     quiet_since = min(quiet_since, now) if is_quiet else FOREVER
-                    has_news = any(line.hand.unsettled() for line in self._lines)
-                    end = min(self._grace_end, quiet_since + (TELLING if has_news else 0))
+                    has_news = any(subscription.in_flight.unsettled() for subscription in self._subscriptions)
+                    end = min(self._grace_end, quiet_since + (LAST_ACK_SECONDS if has_news else 0))
                     if self._leases is not None and not self._database.is_silent():
                         end = self._grace_end  # on_lanes_lost may take its time
-                    end += LAST_WORDS
+                    end += FINAL_ACK_SECONDS
                     if now >= end:
-                        self._database.look(CLOSING / 2)
+                        self._database.look(CLOSE_SECONDS / 2)
                         break
-                    timeout = min(MINDING, end - now)
+                    timeout = min(WATCH_SECONDS, end - now)
                 waiting = pending if stopped.done() else {*pending, stopped}
                 done, pending = await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 pending -= {stopped}
@@ -128,15 +128,15 @@ class _Engine(Engine):
                     break
         except asyncio.CancelledError:
             self._stop_now(0)
-            await asyncio.wait([pump], timeout=LAST_WORDS)
+            await asyncio.wait([receiving], timeout=FINAL_ACK_SECONDS)
             raise
         finally:
             stopped.cancel()
         failed = [task for task in tasks if task.done() and not task.cancelled() and task.exception()]
         if failed:
-            # what is in hand is handed back all the same; by another one, if it was the pump
-            last = asyncio.create_task(self._drain()) if pump.done() else pump
-            await asyncio.wait([last], timeout=LAST_WORDS)
+            # what is in flight is handed back all the same; by another one, if it was the receive loop
+            last = asyncio.create_task(self._drain()) if receiving.done() else receiving
+            await asyncio.wait([last], timeout=FINAL_ACK_SECONDS)
             last.cancel()
             if last.done() and not last.cancelled():
                 last.exception()
@@ -148,20 +148,20 @@ class _Engine(Engine):
         self._runners.close()
         if self._database.is_silent():
             self._database.cut()  # before tasks are cancelled: the driver would ask the database to cancel their calls
-            await asyncio.sleep(CLOSING / 10)
+            await asyncio.sleep(CLOSE_SECONDS / 10)
         elif self._leases is not None:
             with suppress(Exception):  # then the others wait for the lease_time
-                await asyncio.wait_for(self._leases.leave(self._link), LAST_WORDS / 2)
+                await asyncio.wait_for(self._leases.leave(self._link), FINAL_ACK_SECONDS / 2)
         for _ in range(2):  # the second time, what does not let itself be cancelled politely
             left_over = [task for task in tasks if not task.done()]
             for task in left_over:
                 task.cancel()
             if left_over:
-                await asyncio.wait(left_over, timeout=CLOSING)
+                await asyncio.wait(left_over, timeout=CLOSE_SECONDS)
         await self._database.close()
-        for work in left:
-            work.over = True
-        unsettled = sum(line.end() for line in self._lines)
+        for claimed in left:
+            claimed.over = True
+        unsettled = sum(subscription.end() for subscription in self._subscriptions)
         if unsettled:
             text = "%s messages could not be settled: they come again after their ack_wait"
             log.warning(text, unsettled, extra={**self._extra, "messages": unsettled})
@@ -172,7 +172,7 @@ class _Engine(Engine):
             )
 
 
-class AsyncWorker(_Engine):
+class AsyncWorker(_Runnable):
     """A handler and whose messages it gets: `await worker.run()`. Made by `consumer.worker()` or `hg.worker()`."""
 
     consumer_type = AsyncConsumer
@@ -191,7 +191,7 @@ class AsyncWorker(_Engine):
         return message
 
 
-class Worker(_Engine):
+class Worker(_Runnable):
     """A handler and whose messages it gets: `worker.run()`. Made by `consumer.worker()` or `hg.worker()`."""
 
     consumer_type = Consumer

@@ -73,7 +73,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """What a worker has done since it was made, and what it has in hand."""
+    """What a worker has done since it was made, and what it has in flight."""
 
     received: int
     acked: int

@@ -1,7 +1,7 @@
 """What runs a worker's handlers: a fixed number of tasks (coroutine functions) or threads (plain functions).
 
 Both take messages one at a time from what waits, so a slow handler holds up no message behind it, and nothing is made
-per message. They report to `finished(work, error, seconds)` on the event loop.
+per message. They report to `finished(claimed, error, seconds)` on the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
-from .inflight import NotBegun, Work
+from .inflight import Claimed, NotStarted
 from .options import Retry
 
 log = logging.getLogger("headgate.worker")
@@ -24,17 +24,17 @@ log = logging.getLogger("headgate.worker")
 # A handler that never waits for anything would keep the loop from everything else: this often that is let in.
 YIELD_AFTER = 0.002
 
-Finished = Callable[..., None]  # (work, error, seconds), and True for one whose time is up but that runs still
-MayBegin = Callable[[], bool]
-SAY_AGAIN = 60.0  # seconds after which it is said again that every handler hangs
+Finished = Callable[..., None]  # (claimed, error, seconds), and True for one whose time is up but that runs still
+MayStart = Callable[[], bool]
+REPEAT_SECONDS = 60.0  # seconds after which it is said again that every handler hangs
 
 
 class Waiting(Protocol):
     """What waits for a handler, in the order in which it gets one: a deque, or `Turns` of several consumers."""
 
     def __len__(self) -> int: ...
-    def extend(self, works: Iterable[Work], /) -> None: ...
-    def popleft(self) -> Work:
+    def extend(self, claims: Iterable[Claimed], /) -> None: ...
+    def popleft(self) -> Claimed:
         """The next one; IndexError when there is none. From any thread."""
 
 
@@ -42,18 +42,18 @@ class Runners(Protocol):
     """What the worker needs of them."""
 
     tasks: list[asyncio.Task[None]]  # these end only by a fault, or when they are cancelled
-    may_begin: MayBegin | None  # asked before each handler is called
+    may_start: MayStart | None  # asked before each handler is called
     hung: int  # handlers that have not ended although their messages were given up
 
     def start(self) -> None: ...
-    def put(self, works: Iterable[Work]) -> None: ...
-    def take_back(self) -> list[Work]:
-        """What waits and was not begun; it waits no more."""
+    def put(self, claims: Iterable[Claimed]) -> None: ...
+    def take_back(self) -> list[Claimed]:
+        """What waits and was not started; it waits no more."""
 
-    def take_overdue(self, before: float) -> list[Work]:
+    def take_overdue(self, before: float) -> list[Claimed]:
         """The same, of what was claimed before that time."""
 
-    def running(self) -> list[Work]: ...
+    def running(self) -> list[Claimed]: ...
     def abandon(self) -> None:
         """Ends what runs, as far as that is possible, and reports it as failed."""
 
@@ -87,37 +87,37 @@ class TaskRunners:
         self._finished = finished
         self._waiting: Waiting = deque() if waiting is None else waiting
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._slots: list[Work | None] = [None] * count
+        self._slots: list[Claimed | None] = [None] * count
         self._dropped: set[int] = set()  # slots whose handler was cancelled, but not they themselves
         self.tasks: list[asyncio.Task[None]] = []
-        self.may_begin: MayBegin | None = None
+        self.may_start: MayStart | None = None
         self.hung = 0
 
     def start(self) -> None:
         self.tasks = [asyncio.create_task(self._run(slot)) for slot in range(len(self._slots))]
 
-    def put(self, works: Iterable[Work]) -> None:
-        self._waiting.extend(works)
+    def put(self, claims: Iterable[Claimed]) -> None:
+        self._waiting.extend(claims)
         for _ in range(min(len(self._waiting), len(self._idle))):
             if not (idle := self._idle.popleft()).done():
                 idle.set_result(None)
 
-    def take_back(self) -> list[Work]:
+    def take_back(self) -> list[Claimed]:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
-    def take_overdue(self, before: float) -> list[Work]:
+    def take_overdue(self, before: float) -> list[Claimed]:
         return _take_overdue(self._waiting, before)
 
-    def running(self) -> list[Work]:
-        return [work for work in self._slots if work is not None]
+    def running(self) -> list[Claimed]:
+        return [claimed for claimed in self._slots if claimed is not None]
 
     def abandon(self) -> None:
         for task in self.tasks:
             task.cancel()
 
     def drop(self) -> None:
-        for slot, work in enumerate(self._slots):
-            if work is not None and slot not in self._dropped:
+        for slot, claimed in enumerate(self._slots):
+            if claimed is not None and slot not in self._dropped:
                 self._dropped.add(slot)
                 self.tasks[slot].cancel()
 
@@ -136,27 +136,27 @@ class TaskRunners:
                 await idle
                 let_in = monotonic()
                 continue
-            work = waiting.popleft()
-            if work.delivery.lost:
-                self._finished(work, None, 0)
+            claimed = waiting.popleft()
+            if claimed.delivery.lost:
+                self._finished(claimed, None, 0)
                 continue
             started = monotonic()
-            if started >= work.delivery.begin_by or (self.may_begin is not None and not self.may_begin()):
-                self._finished(work, NotBegun(), 0)
+            if started >= claimed.delivery.start_by or (self.may_start is not None and not self.may_start()):
+                self._finished(claimed, NotStarted(), 0)
                 continue
-            slots[slot] = work
+            slots[slot] = claimed
             error: BaseException | None = None
             try:
                 if self._timeout is None:
-                    await call(work.message)
+                    await call(claimed.message)
                 else:
-                    error = await self._call_in_time(work, self._timeout)
-            except (Exception, SystemExit) as raised:  # that would end the loop, with all that others have in hand
+                    error = await self._call_in_time(claimed, self._timeout)
+            except (Exception, SystemExit) as raised:  # that would end the loop, with all that others have in flight
                 error = raised
             except asyncio.CancelledError as raised:
                 if task.cancelling():
                     slots[slot] = None
-                    self._finished(work, _stopped(), monotonic() - started)
+                    self._finished(claimed, _stopped(), monotonic() - started)
                     if slot not in self._dropped or task.uncancel():
                         raise
                     self._dropped.discard(slot)
@@ -164,7 +164,7 @@ class TaskRunners:
                 error = raised  # the handler's own: something it waited for was cancelled
             slots[slot] = None
             now = monotonic()
-            self._finished(work, error, now - started)
+            self._finished(claimed, error, now - started)
             if slot in self._dropped:  # the handler finished all the same
                 self._dropped.discard(slot)
                 if task.uncancel():
@@ -173,11 +173,11 @@ class TaskRunners:
                 await asyncio.sleep(0)
                 let_in = monotonic()
 
-    async def _call_in_time(self, work: Work, seconds: float) -> BaseException | None:
+    async def _call_in_time(self, claimed: Claimed, seconds: float) -> BaseException | None:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                await self._call(work.message)
+                await self._call(claimed.message)
         except TimeoutError as raised:
             return _late(seconds) if limit.expired() else raised
         return None
@@ -202,12 +202,12 @@ class ThreadRunners:
         self._finished = finished
         self._waiting: Waiting = deque() if waiting is None else waiting
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # at least one for each that waits; False: the end
-        self._slots: list[Work | None] = [None] * count
-        self._results: deque[tuple[Work, BaseException | None, float]] = deque()
+        self._slots: list[Claimed | None] = [None] * count
+        self._results: deque[tuple[Claimed, BaseException | None, float]] = deque()
         self._reporting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.tasks: list[asyncio.Task[None]] = []
-        self.may_begin: MayBegin | None = None
+        self.may_start: MayStart | None = None
         self.hung = 0
 
     def start(self) -> None:
@@ -217,28 +217,28 @@ class ThreadRunners:
         if self._timeout is not None:
             self.tasks = [asyncio.create_task(self._watch(self._timeout))]
 
-    def put(self, works: Iterable[Work]) -> None:
-        works = list(works)
-        self._waiting.extend(works)
-        for _ in works:
+    def put(self, claims: Iterable[Claimed]) -> None:
+        claims = list(claims)
+        self._waiting.extend(claims)
+        for _ in claims:
             self._tokens.put(True)
 
-    def take_back(self) -> list[Work]:
-        works = []
+    def take_back(self) -> list[Claimed]:
+        claims = []
         with suppress(IndexError):
             while True:
-                works.append(self._waiting.popleft())
-        return works
+                claims.append(self._waiting.popleft())
+        return claims
 
-    def take_overdue(self, before: float) -> list[Work]:
+    def take_overdue(self, before: float) -> list[Claimed]:
         return _take_overdue(self._waiting, before, lambda: self._tokens.put(True))
 
-    def running(self) -> list[Work]:
-        return [work for work in self._slots if work is not None]
+    def running(self) -> list[Claimed]:
+        return [claimed for claimed in self._slots if claimed is not None]
 
     def abandon(self) -> None:
-        for work in self.running():
-            self._finished(work, _stopped(), monotonic() - work.started)
+        for claimed in self.running():
+            self._finished(claimed, _stopped(), monotonic() - claimed.started)
 
     def drop(self) -> None:
         self.abandon()
@@ -251,24 +251,24 @@ class ThreadRunners:
 
     def _run(self, slot: int) -> None:
         waiting, tokens, slots, call = self._waiting, self._tokens, self._slots, self._call
-        work: Work | None
+        claimed: Claimed | None
         while tokens.get():
             try:
-                work = waiting.popleft()
+                claimed = waiting.popleft()
             except IndexError:  # it was taken back
                 continue
             error: BaseException | None = None
-            work.started = monotonic()
-            slots[slot] = work
-            if work.started >= work.delivery.begin_by or (self.may_begin is not None and not self.may_begin()):
-                error = NotBegun()
-            elif not work.delivery.lost:
+            claimed.started = monotonic()
+            slots[slot] = claimed
+            if claimed.started >= claimed.delivery.start_by or (self.may_start is not None and not self.may_start()):
+                error = NotStarted()
+            elif not claimed.delivery.lost:
                 try:
-                    call(work.message)
+                    call(claimed.message)
                 except BaseException as raised:  # SystemExit too: it would end this thread and nothing else
                     error = raised
             slots[slot] = None
-            self._results.append((work, error, monotonic() - work.started))
+            self._results.append((claimed, error, monotonic() - claimed.started))
             # One wake-up of the loop for all that finishes before it gets there. The flag is cleared before the results
             # are read, so none is left behind.
             if not self._reporting:
@@ -276,7 +276,7 @@ class ThreadRunners:
                 assert self._loop is not None
                 with suppress(RuntimeError):  # the worker has stopped and its loop is closed
                     self._loop.call_soon_threadsafe(self._report)
-            work = None
+            claimed = None
 
     def _report(self) -> None:
         self._reporting = False
@@ -285,18 +285,18 @@ class ThreadRunners:
             self._finished(*results.popleft())
 
     async def _watch(self, seconds: float) -> None:
-        said = -SAY_AGAIN
+        said = -REPEAT_SECONDS
         while True:
             await asyncio.sleep(min(seconds / 10, 0.5))
             now = monotonic()
             running = self.running()
-            for work in running:
-                if now - work.started > seconds and not work.over and work.late is None:
-                    self._finished(work, _late(seconds), now - work.started, True)
-            self.hung = sum(work.over for work in running)
-            if sum(work.over or work.late is not None for work in running) < len(self._slots):
-                said = -SAY_AGAIN
-            elif now - said >= SAY_AGAIN:
+            for claimed in running:
+                if now - claimed.started > seconds and not claimed.over and claimed.late is None:
+                    self._finished(claimed, _late(seconds), now - claimed.started, True)
+            self.hung = sum(claimed.over for claimed in running)
+            if sum(claimed.over or claimed.late is not None for claimed in running) < len(self._slots):
+                said = -REPEAT_SECONDS
+            elif now - said >= REPEAT_SECONDS:
                 said = now
                 log.error(
                     "every handler hangs: nothing is handled until one of them ends; %s have taken longer than the "
@@ -305,18 +305,18 @@ class ThreadRunners:
                 )  # fmt: skip
 
 
-def _take_overdue(waiting: Any, before: float, put_back: Callable[[], Any] = lambda: None) -> list[Work]:
+def _take_overdue(waiting: Any, before: float, put_back: Callable[[], Any] = lambda: None) -> list[Claimed]:
     """Of a deque, from the front of which threads take meanwhile."""
-    works: list[Work] = []
+    claims: list[Claimed] = []
     with suppress(IndexError):
         while waiting[0].claimed_at < before:
-            work = waiting.popleft()
-            if work.claimed_at >= before:  # a thread was faster, and this is another one
-                waiting.appendleft(work)
+            claimed = waiting.popleft()
+            if claimed.claimed_at >= before:  # a thread was faster, and this is another one
+                waiting.appendleft(claimed)
                 put_back()  # a thread may have found nothing meanwhile
                 break
-            works.append(work)
-    return works
+            claims.append(claimed)
+    return claims
 
 
 async def in_thread(call: Callable[..., Any], *args: Any) -> Any:

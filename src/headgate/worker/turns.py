@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import ceil
 
-from .inflight import AHEAD, FOREVER, Outlook, Work
+from .inflight import AHEAD_SECONDS, FOREVER, Claimed, ClaimLimits
 
 LEAST = 0.001  # seconds that a message costs at least, however fast its handler is
 GAP = 0.05  # seconds without anything waiting that are made up for
@@ -45,22 +45,22 @@ class Account:
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
-        self.waiting: deque[Work] = deque()
+        self.waiting: deque[Claimed] = deque()
         self.emptied_at = -FOREVER  # when the last one that waited was taken
         self.spent = 0.0  # seconds, of those that have finished
         self.mean: float | None = None  # seconds that a handler takes
         self.longest = 0.0  # the longest that one took lately
-        self.running: dict[Work, Running] = {}
+        self.running: dict[Claimed, Running] = {}
         self._expected = 0.0  # seconds, of those that run and are not late
         self._late, self._late_began = 0, 0.0  # those that are, and the sum of the times at which they began
-        self._due: list[tuple[float, int, Work]] = []  # a heap: when they will be late
+        self._due: list[tuple[float, int, Claimed]] = []  # a heap: when they will be late
         self._number = 0
 
     def level(self, now: float) -> float:
         due = self._due
         while due and due[0][0] <= now:
-            _, _, work = heappop(due)
-            if (run := self.running.get(work)) is not None:
+            _, _, claimed = heappop(due)
+            if (run := self.running.get(claimed)) is not None:
                 run.is_late = True
                 self._expected -= run.expected
                 self._late += 1
@@ -73,23 +73,23 @@ class Account:
     def message_cost(self) -> float:
         return max(self.mean or 0, LEAST)
 
-    def begin(self, now: float) -> Work:
+    def begin(self, now: float) -> Claimed:
         """The first one that waits runs now."""
-        work = self.waiting.popleft()
+        claimed = self.waiting.popleft()
         if not self.waiting:
             self.emptied_at = now
         expected = self.message_cost()
         if self.mean is None and self.running:  # at least as long as the others did
             expected = max(expected, now - next(iter(self.running.values())).began)
-        self.running[work] = Running(now, expected)
+        self.running[claimed] = Running(now, expected)
         self._expected += expected
         self._number += 1
-        heappush(self._due, (now + expected, self._number, work))
-        return work
+        heappush(self._due, (now + expected, self._number, claimed))
+        return claimed
 
-    def finish(self, work: Work, seconds: float) -> bool:
+    def finish(self, claimed: Claimed, seconds: float) -> bool:
         """It runs no longer, and took so long; False if it did not run."""
-        run = self.running.pop(work, None)
+        run = self.running.pop(claimed, None)
         if run is None:
             return False
         if run.is_late:
@@ -105,7 +105,7 @@ class Account:
         self.mean = seconds if self.mean is None else self.mean + (seconds - self.mean) * 0.05
         return True
 
-    def is_busy(self, now: float, within: float = AHEAD) -> bool:
+    def is_busy(self, now: float, within: float = AHEAD_SECONDS) -> bool:
         """Whether it has, or had a moment ago, something to do."""
         return bool(self.waiting or self.running) or now - self.emptied_at < within
 
@@ -126,20 +126,20 @@ class Turns:
     def __len__(self) -> int:
         return self._waiting
 
-    def extend(self, works: Iterable[Work]) -> None:
+    def extend(self, claims: Iterable[Claimed]) -> None:
         """These wait from now on, behind what waits of their consumer."""
         with self._lock:
             now = self._clock()
-            for work in works:
+            for claimed in claims:
                 if not self._waiting and now - self._idle_since > IDLE:
                     self._begin_anew(now)
-                account = self._accounts[work.line]
+                account = self._accounts[claimed.index]
                 if not account.waiting:
                     self._join(account, now)
-                account.waiting.append(work)
+                account.waiting.append(claimed)
                 self._waiting += 1
 
-    def popleft(self) -> Work:
+    def popleft(self) -> Claimed:
         """The next one: it runs from now on, until `finish`."""
         with self._lock:
             now = self._clock()
@@ -149,38 +149,38 @@ class Turns:
             if account is None:
                 raise IndexError("nothing waits")
             self._last = max(self._last, account.level(now))
-            work = account.begin(now)
+            claimed = account.begin(now)
             self._waiting -= 1
             self._running += 1
             self._note_idle(now)
-            return work
+            return claimed
 
-    def finish(self, work: Work, seconds: float) -> None:
-        """It runs no longer, and took so long. Nothing, if it was counted out before or had not begun."""
+    def finish(self, claimed: Claimed, seconds: float) -> None:
+        """It runs no longer, and took so long. Nothing, if it was counted out before or had not started."""
         with self._lock:
-            if self._accounts[work.line].finish(work, seconds):
+            if self._accounts[claimed.index].finish(claimed, seconds):
                 self._running -= 1
                 self._note_idle(self._clock())
 
-    def take_back(self, line: int, most: int | None = None) -> list[Work]:
+    def take_back(self, index: int, most: int | None = None) -> list[Claimed]:
         """What waits of a consumer, or as many as that of them, the last ones; they wait no more."""
         with self._lock:
-            waiting = self._accounts[line].waiting
-            works = [waiting.pop() for _ in range(len(waiting) if most is None else min(most, len(waiting)))]
-            self._waiting -= len(works)
+            waiting = self._accounts[index].waiting
+            claims = [waiting.pop() for _ in range(len(waiting) if most is None else min(most, len(waiting)))]
+            self._waiting -= len(claims)
             self._note_idle(self._clock())
-            return works[::-1]
+            return claims[::-1]
 
-    def take_overdue(self, line: int, before: float) -> list[Work]:
+    def take_overdue(self, index: int, before: float) -> list[Claimed]:
         """What waits of a consumer and was claimed before that time; it waits no more."""
         with self._lock:
-            waiting = self._accounts[line].waiting
-            works = []
+            waiting = self._accounts[index].waiting
+            claims = []
             while waiting and waiting[0].claimed_at < before:
-                works.append(waiting.popleft())
-            self._waiting -= len(works)
+                claims.append(waiting.popleft())
+            self._waiting -= len(claims)
             self._note_idle(self._clock())
-            return works
+            return claims
 
     def order(self) -> list[int]:
         """The consumers, the one first that is to be served next."""
@@ -189,13 +189,13 @@ class Turns:
             accounts = self._accounts
             return sorted(range(len(accounts)), key=lambda n: (accounts[n].level(now), -accounts[n].weight))
 
-    def outlook(self, line: int, most: int, *, is_given: bool = False) -> Outlook:
-        """What a consumer may claim: as many as will be begun soon, so that they do not wait here for others' handlers.
+    def claim_limits(self, index: int, most: int, *, is_given: bool = False) -> ClaimLimits:
+        """What a consumer may claim: as many as will be started soon, so that they do not wait for others' handlers.
 
         `most` is how many it may claim alone; if that is a number `is_given` by the user, all have a part of it.
         """
         with self._lock:
-            now, own = self._clock(), self._accounts[line]
+            now, own = self._clock(), self._accounts[index]
             others = [a for a in self._accounts if a is not own]
             free = max(0, self._concurrency - self._running - self.hung)
             ahead_of_it = self._waiting - len(own.waiting)
@@ -214,21 +214,21 @@ class Turns:
             )
             if own.mean is not None:
                 pace += slots / own.message_cost()
-            ahead = int(AHEAD * pace)
+            ahead = int(AHEAD_SECONDS * pace)
             if ahead_of_it > free:  # the next handler is given to one that waits: it must be among them
                 slots += 1
             elif slots == 0:
                 slots = min(1, ahead)
             fits = self._concurrency * share_lately  # in half a second, with those beside it
             if own.mean is not None:
-                fits *= 1 + AHEAD / own.message_cost()
-            if rivals_lately:  # see `Hand.excess`: what is claimed so is far from it
+                fits *= 1 + AHEAD_SECONDS / own.message_cost()
+            if rivals_lately:  # see `InFlight.excess`: what is claimed so is far from it
                 ahead = min(ahead, int(fits if ahead_of_it else max(fits, self._concurrency)))
             fair = FOREVER
             if ahead_of_it:
                 fair = most if is_given else fits
             # Where handlers are faster than receiving is, that is what has to be shared out: it goes round by turns.
-            return Outlook(slots, ahead, most, own.weight / max([own.weight, *rivals]), fair)
+            return ClaimLimits(slots, ahead, most, own.weight / max([own.weight, *rivals]), fair)
 
     def _join(self, account: Account, now: float) -> None:
         """It had nothing waiting: it does not save that up."""

@@ -14,16 +14,16 @@ import pyarrow as pa
 
 from ...errors import Error, InvalidArgument
 from ...lake.points import point
-from ...lake.table import Lake, Writer, in_two_places
+from ...lake.table import LakeTable, Writer, already_running
 from ...spark.messages import ARROW
 from ...spark.source import Mark, later
 from ..compaction import MANY, compact
-from ..growing import Growing
+from ..growing_table import GrowingTable
 from ..run import Job, Progress, now
-from ..spans import Spans, known_mark
+from ..spans import Spans, refuse_mark_of_another_stream
+from ..spark_ui import describe
 from ..spec import Archive
 from ..vacuum import Vacuum
-from ..watching import describe
 
 ROWS = 1_000_000  # in a batch, unless it is said: files of a size that readers like
 DERIVED = pa.schema([("date", pa.date32()), ("hour", pa.int32())])
@@ -32,33 +32,33 @@ PARTITIONS = ("date", "hour", "key", "channel", "lane")
 
 def run(pipeline: Archive, job: Job) -> None:
     """Copies what is there, or goes on copying."""
-    lake = Lake(
-        job.place(pipeline.to), columns(pipeline), pipeline.partition_by,
+    lake = LakeTable(
+        job.location(pipeline.to), columns(pipeline), pipeline.partition_by,
         stream=pipeline.stream, pipeline=pipeline.name, grows=True,
     )  # fmt: skip
-    table = Growing(pipeline, job, lake)
+    table = GrowingTable(pipeline, job, lake)
     spans = Spans(job, pipeline)
     writer = lake.writer(pipeline.name)
     table.prepare(writer)
     mark = _position(pipeline, job, spans, writer)
     if writer.batch >= 0:
-        known_mark(mark, spans.mark("latest"), f"the table at {lake.place.uri}")
-        _note(pipeline, job, lake, mark)
+        refuse_mark_of_another_stream(mark, spans.mark("latest"), f"the table at {lake.location.uri}")
+        _record_position(pipeline, job, lake, mark)
     vacuum = Vacuum(lake, pipeline.keep_files)
     total, began = 0, time.monotonic()
     for span in spans.ahead(mark, pipeline.rows_per_batch or ROWS):
         describe(job.spark, pipeline.name, f"batch {writer.batch + 1} of {pipeline.stream}")
-        files = table.copied(span, writer)
+        files = table.write_span(span, writer)
         writer = Writer(pipeline.name, writer.batch + 1, {"mark": span.end})
         # also without files: seqs that nobody used count as read, so that nobody misses them when their segment is gone
         if not lake.add(files, writer.name, writer.batch, writer.state):
-            raise in_two_places(pipeline.name)
+            raise already_running(pipeline.name)
         committed = now()
-        _note(pipeline, job, lake, span.end)
-        point("noted", lake.place.uri)
+        _record_position(pipeline, job, lake, span.end)
+        point("noted", lake.location.uri)
         rows = sum(file.rows for file in files)
         total += rows
-        note = _tidied(pipeline, job, lake, writer, vacuum)
+        note = _tidy(pipeline, job, lake, writer, vacuum)
         took, began = max(time.monotonic() - began, 0.001), time.monotonic()
         lag = job.lag(pipeline.stream, span.end)
         job.say(
@@ -100,15 +100,15 @@ def _position(pipeline: Archive, job: Job, spans: Spans, writer: Writer) -> Mark
     return later(noted, None if writer.state is None else writer.state["mark"])
 
 
-def _note(pipeline: Archive, job: Job, lake: Lake, mark: Mark) -> None:
+def _record_position(pipeline: Archive, job: Job, lake: LakeTable, mark: Mark) -> None:
     """Tells the database how far the archive is; not of one that has only some keys: retention must not rely on it."""
     if pipeline.filter is None:
         encoded = msgspec.json.encode(mark).decode()
         call = "select headgate.note_archive(%s, %s, %s, %s)"
-        job.hg.run(call, (pipeline.stream, pipeline.name, lake.place.uri, encoded))
+        job.hg.run(call, (pipeline.stream, pipeline.name, lake.location.uri, encoded))
 
 
-def _tidied(pipeline: Archive, job: Job, lake: Lake, writer: Writer, vacuum: Vacuum) -> str | None:
+def _tidy(pipeline: Archive, job: Job, lake: LakeTable, writer: Writer, vacuum: Vacuum) -> str | None:
     """Keeps the table in order while it grows; returns what was done."""
     gone = compact(job, lake, writer) if pipeline.compact and writer.batch % MANY == MANY - 1 else 0
     removed = vacuum.due(writer)

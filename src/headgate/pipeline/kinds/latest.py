@@ -1,6 +1,6 @@
 """latest: the latest message of each key, as a Delta table that follows the stream.
 
-A batch is reduced to the last message of each key and merged into the table (see merging.py) in one commit, which also
+A batch is reduced to the last message of each key and merged into the table (see merge.py) in one commit, which also
 says how far the pipeline is (see archive.py). The message with the higher seq counts. A message whose data is empty or
 the JSON value null is a tombstone: it removes its key. Messages without a key have no place here.
 """
@@ -15,16 +15,16 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as f
 
 from ...errors import Error, InvalidArgument
-from ...lake.table import Lake, Writer, files_of, find
+from ...lake.table import LakeTable, Writer, files_of, find
 from ...spark import MESSAGE, with_data
 from ...spark.source import Mark
-from ..merging import BUCKET, by_bucket, counted, merge_format
+from ..merge import BUCKET, by_bucket, counted, merge_format
 from ..run import Job, Progress, now
-from ..spans import Span, Spans, known_mark
+from ..spans import Span, Spans, refuse_mark_of_another_stream
+from ..spark_ui import describe, observed
 from ..spec import Latest
 from ..tasks import cores, frame
 from ..vacuum import Vacuum
-from ..watching import describe, observed
 
 ROWS = 500_000  # in a batch, unless it is said
 BUCKETS = 16
@@ -38,7 +38,7 @@ def run(pipeline: Latest, job: Job) -> None:
     writer = lake.writer(pipeline.name)
     mark = _position(pipeline, spans, writer)
     if writer.batch >= 0:
-        known_mark(mark, spans.mark("latest"), f"the table at {lake.place.uri}")
+        refuse_mark_of_another_stream(mark, spans.mark("latest"), f"the table at {lake.location.uri}")
     vacuum = Vacuum(lake, pipeline.keep_files)
     total, began = 0, time.monotonic()
     for span in spans.ahead(mark, pipeline.rows_per_batch or ROWS):
@@ -59,24 +59,24 @@ def run(pipeline: Latest, job: Job) -> None:
         vacuum.finish(writer)
 
 
-def table_of(pipeline: Latest, job: Job) -> tuple[Lake, int]:
+def table_of(pipeline: Latest, job: Job) -> tuple[LakeTable, int]:
     """The table, and the number of its buckets; one that was made before there were any is one bucket."""
-    place = job.place(pipeline.to)
-    found = find(place)
+    location = job.location(pipeline.to)
+    found = find(location)
     buckets = pipeline.buckets or BUCKETS
     if found is not None:
         there = int(found.metadata().configuration.get(PROPERTY, 1))
         if pipeline.buckets not in (None, there):
             raise InvalidArgument(
-                f"the table at {place.uri} has {there} buckets, not {pipeline.buckets}",
+                f"the table at {location.uri} has {there} buckets, not {pipeline.buckets}",
                 hint="their number cannot be changed later: write to another place",
             )
         buckets = there
     schema, partition_by = columns(pipeline, job), partitions(found)
     if partition_by:
         schema = pa.schema([*schema, (BUCKET, pa.int32())])
-    lake = Lake(
-        place, schema, partition_by, stream=pipeline.stream, pipeline=pipeline.name,
+    lake = LakeTable(
+        location, schema, partition_by, stream=pipeline.stream, pipeline=pipeline.name,
         properties={PROPERTY: str(buckets)},
     )  # fmt: skip
     return lake, buckets
@@ -118,7 +118,7 @@ def reduced(pipeline: Latest, job: Job, span: Span, buckets: int) -> Any:
     return found.repartition(tasks, BUCKET).sortWithinPartitions(BUCKET)
 
 
-def merge(job: Job, lake: Lake, changes: Any, writer: Writer) -> tuple[int, int]:
+def merge(job: Job, lake: LakeTable, changes: Any, writer: Writer) -> tuple[int, int]:
     """Puts changes into the table, in one commit; returns how many messages and keys they were."""
     job.spark.dataSource.register(form := merge_format(lake, by_bucket(files_of(lake.open())), writer))
     changes.write.format(form.name()).mode("append").save()

@@ -27,10 +27,10 @@ from ...lake.table import existing, files_of, schema_of
 from ...spark.keys import check_names, matching, pattern, renamed
 from ...spark.messages import MESSAGE
 from ..checks import replayable
-from ..moments import moment
 from ..run import Job, Progress
 from ..spec import Replay
 from ..tasks import cores, frame
+from ..times import parse_time
 
 ROWS = 500_000  # in a batch, unless it is said: a file is read again for each batch that it has rows of
 BATCH_ROWS = 10_000  # handed to Spark at once
@@ -90,12 +90,12 @@ class Source:
 
     def __init__(self, pipeline: Replay, job: Job) -> None:
         self._pipeline, self._job = pipeline, job
-        self._place = job.place(pipeline.source)
-        table = existing(self._place)
+        self._location = job.location(pipeline.source)
+        table = existing(self._location)
         self._schema = schema_of(table)
-        replayable(pipeline, self._place, self._schema)
-        self._since = moment(pipeline.since, "since")
-        self._until = moment(pipeline.until, "until")
+        replayable(pipeline, self._location, self._schema)
+        self._since = parse_time(pipeline.since, "since")
+        self._until = parse_time(pipeline.until, "until")
         self._pattern = pattern(pipeline.keys) if pipeline.keys else None
         check_names(pipeline.new_keys or {})
         self._files = [file for file in files_of(table) if self._wanted(file)]
@@ -106,7 +106,7 @@ class Source:
         """The seqs that there are: the first, and the one after the last."""
         if any(file.rows and "seq" not in file.least for file in self._files):
             raise InvalidArgument(
-                f"the table at {self._place.uri} does not say which seqs its files hold",
+                f"the table at {self._location.uri} does not say which seqs its files hold",
                 hint="write its statistics anew, for instance by a compaction",
             )
         known = [file for file in self._files if file.rows]
@@ -120,7 +120,7 @@ class Source:
         files = [file for file in self._files if _overlaps(file, first, end)]
         if not files:
             return None
-        place, schema, width = self._place, self._schema, -(-(end - first) // self._tasks)
+        location, schema, width = self._location, self._schema, -(-(end - first) // self._tasks)
         keys, names, in_time = self._pattern, self._pipeline.new_keys, self._in_time()
         chosen = self._read
 
@@ -128,7 +128,7 @@ class Source:
             low, high = first + number * width, min(first + (number + 1) * width, end)
             rows = (pc.field("seq") >= low) & (pc.field("seq") < high) & in_time
             mine = [file for file in files if _overlaps(file, low, high)]
-            found = pa.Table.from_batches(read_files(place, schema, mine, chosen.names, rows), chosen)
+            found = pa.Table.from_batches(read_files(location, schema, mine, chosen.names, rows), chosen)
             for batch in found.sort_by("seq").to_batches(BATCH_ROWS):
                 passed = matching(batch, keys) if keys is not None else batch
                 yield renamed(passed, names) if names else passed

@@ -17,10 +17,10 @@ from typing import Any
 
 from ...errors import InvalidArgument
 from ...lake.table import files_of, find
-from ..moments import moment
 from ..report.units import ORIGIN, Buckets, buckets
 from ..run import Job, Progress
 from ..spec import Report
+from ..times import parse_time
 
 PERCENTILES = (0.5, 0.95, 0.99)
 ALL, ALL_CHANNELS = 3, 1  # what Spark's grouping_id() says of a sum of everything, and of one bucket
@@ -196,10 +196,10 @@ def _bounds(pipeline: Report, job: Job, streams: Mapping[str, bool], now: dateti
         [known_times] = job.hg.run(BOUNDS.format(log=f"log_{name}"), (name,))
         moments += [at for at in known_times if at is not None]
         for known in job.hg.insights.archives(name) if archived else ():
-            table = find(job.place(known.place))
+            table = find(job.location(known.place))
             for file in files_of(table) if table is not None else ():
                 moments += [at for at in (file.least.get("created_at"), file.greatest.get("created_at")) if at]
-    since, until = moment(pipeline.since, "since"), moment(pipeline.until, "until")
+    since, until = parse_time(pipeline.since, "since"), parse_time(pipeline.until, "until")
     first, last = min(moments, default=now), max(moments, default=now)
     last = max(min(last, until or last), since or last)
     return min(max(first, since or first), last), last

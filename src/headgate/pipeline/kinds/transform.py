@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from ...lake.columns import stored
-from ...lake.table import Lake
+from ...lake.table import LakeTable
 from ...spark import with_data
 from ..checks import function
 from ..run import Job, follow
@@ -39,8 +39,8 @@ def _sink(pipeline: Transform, job: Job, result: Any) -> Any:
     if pipeline.to_stream is not None:
         return writer.format("headgate").options(url=job.url, stream=pipeline.to_stream)
     if pipeline.to_lake is not None:
-        where = job.place(pipeline.to_lake)
-        Lake(where, stored(result.schema)).open()
+        where = job.location(pipeline.to_lake)
+        LakeTable(where, stored(result.schema)).open()
         return writer.format(_registered(job, lake_format(where)))
     assert pipeline.to_table is not None
     target = table(job.url, pipeline.to_table, pipeline.table_keys)

@@ -53,9 +53,9 @@ def lines(series: Sequence[Series], time: Buckets, what: str, write: Write) -> s
             path += f" {points[0][0] + 0.01:.2f},{points[0][1]:.2f}"  # with round ends it is a point
         drawn.append(f'<polyline class="l{n % COLORS}" points="{path}"/>')
     for x, at in enumerate(starts):
-        told = ", ".join(f"{name} {write(values[at])}" for name, values in series if at in values)
-        if told:
-            tip = escape(f"{at.strftime(time.words)}: {told}")
+        said = ", ".join(f"{name} {write(values[at])}" for name, values in series if at in values)
+        if said:
+            tip = escape(f"{at.strftime(time.words)}: {said}")
             drawn.append(f'<rect class="tip" x="{x}" width="1" y="0" height="{HIGH:g}"><title>{tip}</title></rect>')
     return _plot("".join(drawn), time, top, what, write)
 
@@ -103,6 +103,6 @@ def _below(time: Buckets) -> str:
     step = -(-time.count // LABELS)
     return "".join(
         f'<span style="left:{(x + 0.5) / time.count:.2%}"{" class=odd" if n % 2 else ""}>'
-        f"{(time.first + x * time.step).strftime(time.mark)}</span>"
+        f"{(time.first + x * time.step).strftime(time.axis_format)}</span>"
         for n, x in enumerate(range(0, time.count - step // 3, step))
     )

@@ -34,7 +34,7 @@ class Buckets:
     step: timedelta
     called: str
     words: str
-    mark: str
+    axis_format: str
 
     @property
     def starts(self) -> list[datetime]:
@@ -48,13 +48,13 @@ class Buckets:
 
 def buckets(first: datetime, last: datetime) -> Buckets:
     """Buckets of a width that shows something: some dozens of them, whether the time is a minute or a year."""
-    for step, called, words, mark in STEPS:
-        chosen = Buckets(ORIGIN + (first - ORIGIN) // step * step, 0, step, called, words, mark)
+    for step, called, words, axis_format in STEPS:
+        chosen = Buckets(ORIGIN + (first - ORIGIN) // step * step, 0, step, called, words, axis_format)
         count = (last - chosen.first) // step + 1
         if count <= MOST:
             break
     return Buckets(
-        chosen.first - max(FEWEST - count, 0) * step, max(count, FEWEST), step, called, words, mark
+        chosen.first - max(FEWEST - count, 0) * step, max(count, FEWEST), step, called, words, axis_format
     )  # fmt: skip
 
 

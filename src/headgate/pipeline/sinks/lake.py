@@ -1,4 +1,4 @@
-"""`format("headgate_lake")`: a streaming query to a Delta table, exactly once. Made for pipelines; see lake.py."""
+"""`format("headgate_lake")`: a streaming query to a Delta table, exactly once; for pipelines. See lake/table.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 
 from ...lake.columns import stored
 from ...lake.files import File, write_files
-from ...lake.storage import Place
-from ...lake.table import Lake
+from ...lake.storage import Location
+from ...lake.table import LakeTable
 from ...spark.sink import this_batch
 
 
@@ -27,12 +27,12 @@ class Files(WriterCommitMessage):
 class LakeWriter(DataSourceStreamArrowWriter):
     """Tasks write files, the driver commits them, with the query and the batch."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: LakeTable) -> None:
         self._lake = lake
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         query, _ = this_batch()
-        return Files(query, list(write_files(self._lake.place, self._lake.schema, (), iterator)))
+        return Files(query, list(write_files(self._lake.location, self._lake.schema, (), iterator)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         written = [m for m in messages if isinstance(m, Files)]
@@ -43,7 +43,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
         """Undoes nothing: it is also called after a commit that did take effect. Files in no commit are vacuumed."""
 
 
-def lake_format(where: Place) -> type[DataSource]:
+def lake_format(where: Location) -> type[DataSource]:
     """A format that writes to this table. Its credentials travel with it: a Spark Connect server has not got them."""
 
     class LakeDataSource(DataSource):
@@ -52,6 +52,6 @@ def lake_format(where: Place) -> type[DataSource]:
             return "headgate_lake"
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-            return LakeWriter(Lake(where.told(), stored(schema)))
+            return LakeWriter(LakeTable(where.with_plain_credentials(), stored(schema)))
 
     return LakeDataSource

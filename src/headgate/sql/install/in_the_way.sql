@@ -12,5 +12,5 @@ select l.virtualtransaction as tid, k.relkind = 'v' as is_view, coalesce(
   left join pg_stat_activity a on a.pid = l.pid
  where l.locktype = 'relation' and l.granted and l.pid is distinct from pg_backend_pid()
    and l.database = (select d.oid from pg_database d where d.datname = current_database())
-   -- but not those of one stream alone
-   and k.relkind in ('r', 'v') and k.relname !~ '^((message|kept|read)_[0-9]|log_)'
+   -- but not those of one stream alone; kept_<id>, which migration 28 renames, is in its way
+   and k.relkind in ('r', 'v') and k.relname !~ '^((message|preserved|read)_[0-9]|log_)'

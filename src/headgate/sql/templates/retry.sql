@@ -24,7 +24,7 @@ begin
     select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at
       from unnest(back, attempts) p (seq, attempt)
       join (select * from headgate.message_{stream}
-            union all select * from headgate.kept_{stream}) m
+            union all select * from headgate.preserved_{stream}) m
         on m.seq = p.seq),
   d as materialized (
     select headgate.deliver_again(
@@ -35,6 +35,6 @@ begin
     from d, m where d.prefix is not null order by m.seq;
   get diagnostics got = row_count;
   if got < cardinality(back) then
-    perform headgate.lose_missing(r.c, back, keys, 'removed while parked');
+    perform headgate.record_missing(r.c, back, keys, 'removed while parked');
   end if;
 end $$;

@@ -21,7 +21,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout
 declare part text;
 begin
   foreach part in array array['sessions', 'slots', 'hot_tables', 'consumers', 'poison', 'pushes',
-                              'tables', 'failures', 'storage', 'archives', 'upkeep', 'rights',
+                              'tables', 'failures', 'storage', 'archives', 'maintenance', 'rights',
                               'settings', 'wraparound'] loop
     begin
       return query execute format('select * from headgate.examine_%s($1)', part) using p_patience;
@@ -208,182 +208,20 @@ begin
       join headgate.stream s on s.id = c.stream group by s.name, c.name;
 end $$;
 
--- examine_storage(patience): streams that are full, and segments that cannot be removed, and why.
-create or replace function headgate.examine_storage(p_patience interval)
-returns table (severity text, subject text, finding text, advice text)
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; g record; f record; who text;
-begin
-  for s in select * from headgate.stream x where headgate.is_full(x) loop  -- as of now
-    return query
-      select 'problem', 'stream ' || s.name,
-             format(
-               'Stream "%s" is full: it has reached max_storage (%s), nothing in it may be removed yet%s, and sending fails.',
-        s.name, pg_size_pretty(s.max_storage),
-        coalesce(format(' (retain_at_least is %s)', s.retain_at_least), '')),
-      format(
-        'Give it more room: select headgate.alter_stream(%1$L, max_storage => %2$s); or keep messages for a shorter time (retain_at_least).', s.name,
-        greatest(s.max_storage * 2, (
-          select sum(pg_total_relation_size(i.inhrelid))::bigint * 3 / 2 from pg_inherits i
-           where i.inhparent = to_regclass('headgate.message_' || s.id))));
-  end loop;
-  return query select e.* from headgate.examine_segments() e;
-  -- who has used the tables of a stream in a transaction that is still open: emptied or old
-  -- segments cannot go
-  for s in select * from headgate.stream x
-    where x.retain_up_to is not null
-      or exists (select from headgate.segment e where e.stream = x.id and e.state = 'dropped') loop
-    select count(*) filter (where e.state = 'dropped') as emptied,
-           count(*) filter (where e.state = 'closed'
-                            and e.last_at < clock_timestamp() - s.retain_up_to - p_patience
-                            and headgate.in_archives(e)) as overdue
-      into g from headgate.segment e where e.stream = s.id;
-    continue when g.emptied = 0 and g.overdue = 0;
-    select string_agg(distinct l.pid::text, ', ') into who
-      from pg_locks l join pg_stat_activity a on a.pid = l.pid
-     where l.locktype = 'relation' and l.granted and l.pid <> pg_backend_pid()
-       and a.xact_start < clock_timestamp() - p_patience
-       and l.database = (select d.oid from pg_database d where d.datname = current_database())
-       and (l.relation = to_regclass('headgate.message_' || s.id)
-            or l.relation in (select i.inhrelid from pg_inherits i
-                               where i.inhparent = to_regclass('headgate.message_' || s.id)));
-    return query select case when g.overdue > 0 then 'warning' else 'note' end, 'stream ' || s.name,
-      format('Of stream "%s", %s wait to be removed: %s.', s.name,
-             concat_ws(' and ',
-                       case
-                         when g.overdue > 0 then
-                           format('%s segments older than retain_up_to (%s)', g.overdue,
-                                  s.retain_up_to) end,
-                       case when g.emptied > 0 then format('%s emptied segments', g.emptied) end),
-             coalesce('open transactions use them, of sessions ' || who,
-                      'no session holds them, maintenance will do it')),
-      case when who is null then 'Run maintenance: `headgate up`, a worker, or hg.maintenance().'
-           else 'End these sessions'' transactions.' end;
-  end loop;
-  for s in select * from headgate.stream x where x.retain = 'until_acked' loop
-    select count(*) as segments, min(e.first_seq) as first_seq,
-           (array_agg(e.end_seq order by e.id))[1] as end_seq,
-           sum(
-             pg_total_relation_size(
-               to_regclass(format('headgate.message_%s_%s', e.stream, e.id)))) as bytes
-      into g from headgate.segment e
-        where e.stream = s.id and e.state <> 'dropped'
-          and (e.state = 'closed' or e.end_seq <= headgate.last_seq(s.id));
-    continue when g.segments = 0;
-    select c.name, c.paused, x.floor,
-           (select min(p.seq) from headgate.parked p where p.consumer = c.id) as parked,
-           (select min(x.seq) from headgate.in_flight x where x.consumer = c.id) as flying into f
-      from headgate.consumer c cross join lateral (select headgate.floor_of(c) as floor
-             where (select count(*)
-                      from (select from headgate.cursor k where k.consumer = c.id limit 20001) k)
-                        <= 20000) x
-     where c.stream = s.id order by x.floor limit 1;
-    if not found then
-      return query
-        select 'note', 'stream ' || s.name,
-               format(
-                 'Stream "%s" keeps messages until they are acked, and no consumer tells: %s segments (%s) stay.', s.name, g.segments, pg_size_pretty(g.bytes)),
-        format(
-          'Make its consumers, or limit it: select headgate.alter_stream(%L, retain_up_to => ''7 days'');', s.name);
-    elsif f.floor < g.end_seq - 1 then
-      return query
-        select case when g.segments >= 4 then 'warning' else 'note' end, 'stream ' || s.name,
-        format(
-          'Consumer "%s" holds the oldest of %s segments (%s) of stream "%s": everything up to seq %s is done for it, %s.', f.name, g.segments, pg_size_pretty(g.bytes), s.name, f.floor,
-               case when f.parked = f.floor + 1 then format('but message %s is parked', f.parked)
-                    when f.flying = f.floor + 1 then format('but message %s is in flight', f.flying)
-                    when f.paused then 'and it is paused' else 'and the rest is not read' end),
-        case
-          when f.parked = f.floor + 1 then
-            format(
-              'Retry or give it up: select headgate.retry_now(%1$L, %2$L, array[%3$s]); or headgate.discard(%1$L, %2$L, array[%3$s]); compaction moves it out of the way by itself.', s.name, f.name, f.parked)
-             when f.paused then
-               format(
-                 'Resume it, or drop it: select headgate.resume(%1$L, %2$L); or headgate.drop_consumer(%1$L, %2$L);', s.name, f.name)
-             else
-               format(
-                 'Let it catch up with more workers, or, when it is not needed: select headgate.drop_consumer(%L, %L);', s.name, f.name) end;
-    end if;
-  end loop;
-end $$;
-
--- examine_segments(): streams in so many tables that every statement that reads them takes long,
--- and locks more than the server may have room for; and streams that were dropped and whose tables
--- are still there.
-create or replace function headgate.examine_segments()
-returns table (severity text, subject text, finding text, advice text)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'warning', 'stream ' || s.name,
-         format(
-           'Stream "%s" has %s segments. Whoever reads it locks all of them, so that a receive '
-                'takes long, and a few open transactions can use up the server''s locks '
-                '(max_locks_per_transaction, now %s): above 300 are too many.',
-                s.name, g.tables, current_setting('max_locks_per_transaction')),
-         format(
-           'Make larger ones from now on: select headgate.alter_stream(%L, segment_rows => %s, '
-                'segment_bytes => %s%s); those that there are go when retention removes them. Until '
-                'then: alter system set max_locks_per_transaction = %s; and restart the server.',
-                s.name, least(s.segment_rows * 16, 1000000000),
-                greatest(s.segment_bytes, least(s.segment_bytes, 1073741824) * 16),
-                coalesce(', segment_age => ' || quote_literal(headgate.age_to_close(s) * 16), ''),
-                greatest(current_setting('max_locks_per_transaction')::int, g.tables / 2))
-    from headgate.stream s
-   cross join lateral (select headgate.segment_tables(s.id) as tables) g
-   where g.tables > 300
-  union all
-  select 'note', 'stream ' || d.name,
-         format('Stream "%s" was dropped %s ago; %s of its tables are still there.',
-                d.name, date_trunc('second', clock_timestamp() - d.at),
-                (select count(*) from pg_inherits i
-                  where i.inhparent = to_regclass('headgate.dropped_' || d.stream))),
-         'Maintenance drops them, some at a time: `headgate up`, a worker, or hg.maintenance().'
-    from headgate.dropped_stream d
-$$;
-
--- examine_archives(patience): segments that only wait for an archive which does not go on, or which
--- there is not.
-create or replace function headgate.examine_archives(p_patience interval)
-returns table (severity text, subject text, finding text, advice text)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  with waiting as (
-    select s.name as stream, a.name, a.at, a.floor, count(*) as segments, sum(g.bytes) as bytes,
-           min(g.closed_at) as since
-      from headgate.stream s
-        join headgate.segment g on g.stream = s.id and g.state = 'closed' and g.messages > 0
-      left join headgate.archive a on a.stream = s.id
-     where s.retain = 'until_archived' and g.end_seq - 1 > coalesce(a.floor, -1)
-       group by s.name, a.name, a.at, a.floor)
-  select 'note', 'stream ' || w.stream,
-         format(
-           'Stream "%s" keeps messages until they are archived, and there is no archive: %s segments (%s) stay.', w.stream, w.segments, pg_size_pretty(w.bytes)),
-         format(
-           'Run a pipeline of the kind archive (`headgate pipeline new archive.toml --kind archive --stream %s`), or do without: select headgate.alter_stream(%L, retain => ''until_acked'');', w.stream, w.stream)
-    from waiting w where w.name is null and w.since < clock_timestamp() - p_patience
-  union all
-  select 'warning', format('archive %s/%s', w.stream, w.name),
-         format(
-           'Archive "%s" of stream "%s" has not gone on since %s, and %s segments (%s) wait for it: it has everything up to seq %s.', w.name, w.stream,
-                date_trunc('second', w.at), w.segments, pg_size_pretty(w.bytes), w.floor),
-         format(
-           'Run its pipeline (`headgate pipeline status` says what became of it), or, when it is not needed: select headgate.drop_archive(%L, %L);', w.stream, w.name)
-    from waiting w
-      where w.name is not null and greatest(w.at, w.since) < clock_timestamp() - p_patience
-$$;
-
--- examine_upkeep(patience): whether maintenance runs, and whether the database has moved here from
--- another cluster.
-create or replace function headgate.examine_upkeep(p_patience interval)
+-- examine_maintenance(patience): whether maintenance runs, and whether the database has moved here
+-- from another cluster.
+create or replace function headgate.examine_maintenance(p_patience interval)
 returns table (severity text, subject text, finding text, advice text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare last timestamptz; expired bigint; ids bigint;
 begin
-  if not headgate.at_home() then
+  if not headgate.is_same_cluster() then
     return query
       select 'problem', 'database',
              'This database was restored from a dump and is not set up for its new place yet: receiving inside transactions fails.',
       'Call headgate.maintain() once, outside a transaction; the first receive or `headgate up` does it too.';
   end if;
-  select u.at into last from headgate.upkeep u;
+  select u.at into last from headgate.maintenance_run u;
   if last > clock_timestamp() - p_patience or not exists (select from headgate.stream) then
     return;
   end if;
@@ -404,100 +242,3 @@ begin
                       case when ids >= 1000 then ' or more' else '' end) end),
     'Keep `headgate up`, a worker whose role may maintain (headgate_owner), or hg.maintenance() running, or call headgate.maintain() every second.';
 end $$;
-
--- examine_rights(patience): roles that are missing or lack their rights, and rights that everybody
--- has.
-create or replace function headgate.examine_rights(p_patience interval)
-returns table (severity text, subject text, finding text, advice text)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  with roles (role, functions) as (values
-    ('headgate_producer', array['send', 'send_batch']),
-    ('headgate_consumer', array['receive', 'ack', 'nack', 'release', 'extend', 'tick']),
-    ('headgate_monitor', array['peek', 'messages', 'doctor']),
-    ('headgate_owner', array['create_stream', 'create_consumer', 'maintain'])),
-  owner as (select n.nspowner::regrole as name from pg_namespace n where n.nspname = 'headgate'),
-  missing as (select r.role from roles r where to_regrole(r.role) is null)
-  select 'warning', 'roles',
-         format('These roles do not exist, so nobody can be given their rights: %s.',
-                string_agg(m.role, ', ' order by m.role)),
-         format(
-           'As a role that may create roles: %s grant headgate_producer, headgate_consumer, headgate_monitor to headgate_owner; '
-                'then, as %s, who owns the schema: `headgate migrate` (or apply headgate.install_sql()).',
-                string_agg(format('create role %s nologin;', m.role), ' ' order by m.role),
-                (select o.name from owner o))
-    from missing m having count(*) > 0
-  union all
-  select 'problem', 'role headgate_owner',
-         format('The role headgate_owner may not do what %s may.',
-                string_agg(r.role, ', ' order by r.role)),
-         format('As an administrator: grant %s to headgate_owner;',
-                string_agg(r.role, ', ' order by r.role))
-    from roles r where r.role <> 'headgate_owner' and to_regrole('headgate_owner') is not null
-     and to_regrole(r.role) is not null and not pg_has_role('headgate_owner', r.role, 'member')
-       having count(*) > 0
-  union all
-  select 'problem', 'role ' || n.role,
-         format('The role %s may not call %s.', n.role,
-                string_agg(format('headgate.%s', p.proname), ', ' order by p.proname)),
-         case when count(*) >= cardinality(n.functions)
-              then
-                format(
-                  'As %s, who owns the schema: `headgate migrate` (or apply headgate.install_sql()): it grants what is missing.',
-                          (select o.name from owner o))
-              else format('grant usage on schema headgate to %s; ', n.role)
-                   || string_agg(
-                     format('grant execute on function %s to %s;', p.oid::regprocedure, n.role), ' '
-                       order by p.proname) end
-    from roles n
-    join pg_proc p on p.pronamespace = 'headgate'::regnamespace and p.proname = any(n.functions)
-   where to_regrole(n.role) is not null
-     and not (has_function_privilege(n.role, p.oid, 'execute')
-              and has_schema_privilege(n.role, 'headgate', 'usage'))
-   group by n.role, n.functions
-  union all
-  select 'problem', 'rights',
-         format('Every role of this server may call %s functions of Headgate, such as %s.',
-                count(*), min(p.oid::regprocedure::text)),
-         'revoke all on all functions in schema headgate from public;'
-    from pg_proc p
-      where p.pronamespace = 'headgate'::regnamespace
-        and has_function_privilege('public', p.oid, 'execute') having count(*) > 0
-  union all
-  select 'problem', 'rights',
-         format('Every role of this server may use %s tables of Headgate, such as %s.', count(*),
-                min(k.oid::regclass::text)),
-         'revoke all on all tables in schema headgate from public;'
-    from pg_class k where k.relnamespace = 'headgate'::regnamespace and k.relkind in ('r', 'p', 'v')
-     and has_table_privilege('public', k.oid, 'select, insert, update, delete, truncate')
-       having count(*) > 0
-$$;
-
--- examine_settings(patience): settings of the server that put messages at risk, and limits that
--- come near.
-create or replace function headgate.examine_settings(p_patience interval)
-returns table (severity text, subject text, finding text, advice text)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 'problem', 'setting ' || g,
-         format('The setting %s is off: a crash of the machine can destroy the whole database.', g),
-         format('alter system set %s = on; select pg_reload_conf();', g)
-    from unnest(array['fsync', 'full_page_writes']) g where current_setting(g) = 'off'
-  union all
-  select 'warning', 'setting synchronous_commit',
-         'The setting synchronous_commit is off: a crash can lose messages whose sending had been confirmed.',
-         'Turn it on for this database and role; Headgate relaxes it by itself where nothing can be lost.' where current_setting('synchronous_commit') = 'off'
-  union all
-  select 'note', 'setting wal_level',
-         'The setting wal_level is minimal: there can be no standby and no point-in-time backup.',
-         'alter system set wal_level = replica; then restart the server.'
-   where current_setting('wal_level') = 'minimal'
-  union all
-  select case when u.used >= u.most * 0.95 then 'problem' else 'warning' end,
-         'setting max_connections', format('%s of %s connections are in use.', u.used, u.most),
-         'Use a pooler or smaller pools (max_connections of headgate.connect), or raise the server''s max_connections.'
-    from (
-      select (select count(*) from pg_stat_activity a
-               where a.backend_type = 'client backend') as used,
-                 current_setting('max_connections')::int
-                   - current_setting('superuser_reserved_connections')::int as most) u
-   where u.used >= u.most * 0.8
-$$;

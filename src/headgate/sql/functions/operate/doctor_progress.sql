@@ -1,6 +1,6 @@
 -- What the doctor looks at of consumers: those that stopped or fall behind, messages that fail for
--- ever, URLs that refuse what is pushed; and ids that run out. As in operate/doctor.sql nothing
--- writes, scans a backlog, or waits.
+-- ever, URLs that refuse what is pushed. As in operate/doctor.sql nothing writes, scans a backlog,
+-- or waits.
 
 -- examine_consumers(patience): consumers that stopped, are paused or fall behind while messages
 -- wait.
@@ -217,73 +217,4 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
       where y.attempt > 0) f
    cross join lateral (select headgate.push_error(c.id) as error) x
    where f.failures >= 3
-$$;
-
--- examine_wraparound(patience): databases of this server, all of them, whose transaction ids or
--- multixact ids were not frozen for twice as long as autovacuum should let them: it does not keep
--- up, or somebody holds it back. The limit of 2 billion is the server's, whichever database comes
--- near it.
-create or replace function headgate.examine_wraparound(p_patience interval)
-returns table (severity text, subject text, finding text, advice text)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  with kind (what, age_setting, failsafe_setting) as (values
-    ('transaction', 'autovacuum_freeze_max_age', 'vacuum_failsafe_age'),
-    ('multixact', 'autovacuum_multixact_freeze_max_age', 'vacuum_multixact_failsafe_age')),
-  old as (
-    select d.datname, d.datallowconn, k.what, x.age,
-           current_setting(k.age_setting)::bigint as enough,
-           x.age > greatest(current_setting(k.failsafe_setting)::bigint,
-                            2 * current_setting(k.age_setting)::bigint) as is_late
-      from pg_database d cross join kind k
-     cross join lateral (
-       select case k.what when 'transaction' then age(d.datfrozenxid)
-                          else mxid_age(d.datminmxid) end::bigint as age) x
-     where x.age > 2 * current_setting(k.age_setting)::bigint),
-  holder as (
-    select * from (
-      select greatest(age(a.backend_xmin), age(a.backend_xid)) as age,
-             format('session %s (user %s, database "%s")', a.pid, a.usename, a.datname) as who,
-             format('End it: select pg_terminate_backend(%s);', a.pid) as how
-        from pg_stat_activity a
-       where a.pid <> pg_backend_pid() and a.backend_type <> 'autovacuum worker'
-      union all
-      select age(p.transaction),
-             format('prepared transaction "%s" of database "%s"', p.gid, p.database),
-             case when p.database = current_database()
-                  then format('End it: rollback prepared %L;', p.gid)
-                  -- nothing that a shell reads otherwise
-                  when p.database || p.gid ~ '^[A-Za-z0-9_.-]+$'
-                  then
-                    format('End it: `psql -d %s -c "rollback prepared ''%s''"`.', p.database, p.gid)
-                  else format('End it, in that database: rollback prepared %L.', p.gid) end
-        from pg_prepared_xacts p
-      union all
-      select greatest(age(r.xmin), age(r.catalog_xmin)),
-             format('replication slot "%s"', r.slot_name),
-             case when r.active
-                  then
-                    format('End what lags behind there: select pg_terminate_backend(%s);',
-                           r.active_pid)
-                  else format('Drop it, when nobody will read it: '
-                              'select pg_drop_replication_slot(%L);', r.slot_name) end
-        from pg_replication_slots r
-      union all
-      select age(r.backend_xmin), format('standby "%s"', r.application_name),
-             'End the long query there, or turn hot_standby_feedback off.'
-        from pg_stat_replication r) h
-     where h.age is not null order by h.age desc limit 1)
-  select case when o.is_late then 'problem' else 'warning' end, 'database ' || o.datname,
-         format(
-           'The oldest %s id in database "%s" is %s %ss old, although autovacuum freezes after %s; '
-                'at about 2,000,000,000 the whole server stops writing.%s',
-                o.what, o.datname, o.age, o.what, o.enough,
-                ' It is held back by ' || h.who || ', for ' || h.age || ' transactions.'),
-         coalesce(h.how || ' Then f', 'F') || 'reeze what is old: '
-         || case when o.datname = current_database() then 'vacuum (freeze);'
-                 when o.datname !~ '^[A-Za-z0-9_.-]+$' then 'vacuum (freeze), in that database.'
-                 when o.datallowconn then format('`vacuumdb --freeze --dbname=%s`.', o.datname)
-                 else
-                   format('let people connect to it (alter database %1$I allow_connections true;), '
-                             'then `vacuumdb --freeze --dbname=%1$s`.', o.datname) end
-    from old o left join holder h on o.what = 'transaction' and h.age > o.enough
 $$;

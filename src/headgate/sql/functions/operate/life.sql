@@ -25,7 +25,7 @@ begin
     -- (lanes with a name have another type than numbered ones, and a session keeps one plan for
     -- both)
     select m.lane::bigint as lane, m.xid, m.key, m.created_at, m.deliver_at
-      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
+      from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
      where m.seq = $1 limit 1 $q$, s.id)
     into m using message_life.seq;
   return query

@@ -90,9 +90,9 @@ begin
     perform headgate.take_samples(interval '15 milliseconds');
     perform headgate.note_history();
     -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
-    with mine as (select u.ctid from headgate.upkeep u
+    with mine as (select u.ctid from headgate.maintenance_run u
                    where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
-    update headgate.upkeep u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
+    update headgate.maintenance_run u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
     n := headgate.collect_staging();
     if n > 0 then return query select 'collect staging', ''::text, n; end if;
     return query select * from headgate.free_storage();
@@ -105,7 +105,7 @@ end $$;
 
 -- prepare_storage(stream ids) -> what was done in these streams, or in all: segments are ended and
 -- closed, kept messages that nobody needs deleted. Locks no table that others need. Writes segment,
--- kept_<stream id>, stream.
+-- preserved_<stream id>, stream.
 create or replace function headgate.prepare_storage(p_streams int[] default null)
 returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -118,7 +118,7 @@ begin
     if n > 0 then return query select 'end segment', s.name, n; end if;
     n := headgate.close_segments(s);
     if n > 0 then return query select 'close segments', s.name, n; end if;
-    n := headgate.tidy_kept(s);
+    n := headgate.tidy_preserved(s);
     if n > 0 then return query select 'forget kept', s.name, n; end if;
     n := headgate.tidy_discarded(s);
     if n > 0 then return query select 'forget discarded', s.name, n; end if;

@@ -39,7 +39,8 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
            current_setting('autovacuum_multixact_freeze_max_age')::float8
   union all
     select 'maintenance_seconds', null,
-           greatest(extract(epoch from clock_timestamp() - u.at), 0)::float8 from headgate.upkeep u
+           greatest(extract(epoch from clock_timestamp() - u.at), 0)::float8
+      from headgate.maintenance_run u
   union all select 'table_bytes', h.name, pg_table_size(h.rel)::float8 from hot h
   union all select 'table_dead_rows', h.name, pg_stat_get_dead_tuples(h.rel)::float8 from hot h
 $$;

@@ -92,14 +92,14 @@ begin
                                                        'attempts', u.a, 'last_error', $2,
                'source_stream', $3, 'source_consumer', $4, 'source_seq', m.seq, 'source_lane',
                m.lane) order by m.seq))
-      from (select * from headgate.message_%1$s union all select * from headgate.kept_%1$s) m
+      from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
         join unnest($5, $6) u (s, a) on u.s = m.seq
     having count(*) > 0 $q$, s.id,
       case s.lane_by when 'channel' then 'm.channel' else 'null::text' end)
     into buried using dead, p_error, s.name, c.name, p_seqs, p_attempts;
   if coalesce(cardinality(buried), 0) < cardinality(p_seqs) then
     -- removed at this moment: with its segment, or, which is no loss, by a newer version of its key
-    perform headgate.lose_missing(c, array_agg(u.s), array_agg(u.k), 'removed while in flight')
+    perform headgate.record_missing(c, array_agg(u.s), array_agg(u.k), 'removed while in flight')
        from unnest(d.seqs, d.keys) u (s, k) where u.s = any(p_seqs);
   end if;
 end $$;
@@ -158,8 +158,8 @@ end $$;
 
 -- take_dead(consumer, seqs, filter, max, restore) -> source_seq of dead letters that are removed
 -- now: these seqs, those whose key passes the filter, or all. With `restore`, those whose message
--- is no longer in the log are put into kept_<stream id>, with an id of a transaction that every
--- snapshot has seen: no cursor has still to come to them; letters that name no message of the
+-- is no longer in the log are put into preserved_<stream id>, with an id of a transaction that
+-- every snapshot has seen: no cursor has still to come to them; letters that name no message of the
 -- stream stay where they are.
 create or replace function headgate.take_dead(c headgate.consumer, p_seqs bigint[], p_filter text[],
                                               p_max int, p_restore boolean) returns bigint[]
@@ -179,7 +179,7 @@ begin
          order by x.seq limit $4 for update skip locked)
       returning headgate.dead_seq(m.headers) as source, m.created_at, m.key, m.data, m.headers),
     restored as (
-      insert into headgate.kept_%2$s (seq, xid, created_at, lane, key, data%3$s, headers)
+      insert into headgate.preserved_%2$s (seq, xid, created_at, lane, key, data%3$s, headers)
         select g.source, '2', g.created_at,
                case when left(g.headers ->> 'source_lane', 20) ~ '^[0-9]{1,18}$'
                     then (g.headers ->> 'source_lane')::bigint else $6 end, g.key, g.data%4$s,
@@ -219,7 +219,7 @@ end $$;
 -- is given, or both. What the consumer has still to come to, after a seek, or has again, is not
 -- given twice. Of an upsert stream, one that a newer version of its key has superseded is counted
 -- and dropped: it is a dead letter no more, and does not come again. Locks as hold_to_park and
--- hold_done, and kept_<stream id> ROW EXCLUSIVE; writes parked, wake, attempt, the dead-letter
+-- hold_done, and preserved_<stream id> ROW EXCLUSIVE; writes parked, wake, attempt, the dead-letter
 -- stream.
 create or replace function headgate.redrive(
   stream text, consumer text, seqs bigint[] default null, filter text[] default null,
@@ -243,7 +243,7 @@ begin
         select ($1).id, headgate.parking_lane($1, m.lane, m.key, m.seq), m.seq,
                case when ($1).ordered then m.key end, 0, clock_timestamp(), 'redriven'
           from (select m.*, true as is_logged from headgate.message_%1$s m
-                union all select m.*, false from headgate.kept_%1$s m) m
+                union all select m.*, false from headgate.preserved_%1$s m) m
          cross join lateral headgate.state_of($1, m.lane, m.seq, m.xid, m.key) x
          where m.seq = any($2)
            -- (what is only kept no reader comes to, wherever it is)
@@ -276,13 +276,13 @@ begin
   return cardinality(headgate.take_dead(c, seqs, filter, max, false));
 end $$;
 
--- lock_kept(consumer): keeps compaction of the consumer's stream, and tidy_kept, off until the end
--- of the transaction. Waits for them for at most a second: 55P03. Locks kept_<stream id> ROW
--- EXCLUSIVE.
+-- lock_kept(consumer): keeps compaction of the consumer's stream, and tidy_preserved, off until the
+-- end of the transaction. Waits for them for at most a second: 55P03. Locks preserved_<stream id>
+-- ROW EXCLUSIVE.
 create or replace function headgate.lock_kept(c headgate.consumer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 begin
-  execute format('lock table headgate.kept_%s in row exclusive mode', c.stream);
+  execute format('lock table headgate.preserved_%s in row exclusive mode', c.stream);
 exception when lock_not_available or deadlock_detected then
   perform headgate.fail('55P03', 'a transaction that compacts the stream is open',
                         'repeat the call once it has ended');

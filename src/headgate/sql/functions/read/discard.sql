@@ -40,7 +40,7 @@ end $$;
 -- an open transaction has them in hand. A caller that knows whether it is inside a longer
 -- transaction says so in `open`: where it is not, more new lanes by key or channel are added in a
 -- call, which are held until its end. HG016 at REPEATABLE READ and SERIALIZABLE. Locks as
--- hold_in_place, kept_<stream id> ROW EXCLUSIVE, cursors FOR NO KEY UPDATE (SKIP LOCKED),
+-- hold_in_place, preserved_<stream id> ROW EXCLUSIVE, cursors FOR NO KEY UPDATE (SKIP LOCKED),
 -- deliveries as take_out, parked rows (SKIP LOCKED), each for at most half a second; writes
 -- discarded, cursor, delivery, departed, parked, wake, tick.
 create or replace function headgate.discard(
@@ -190,7 +190,7 @@ begin
   w.pattern := p_pattern;
   w.channel := p_channel;
   w.restored_to := coalesce(
-    (select max(t.hi) from headgate.tick t where t.stream = s.id and t.reborn is not null), 0);
+    (select max(t.hi) from headgate.tick t where t.stream = s.id and t.bridge_to is not null), 0);
   return w;
 end $$;
 
@@ -209,7 +209,8 @@ begin
         select m.seq, m.xid, m.lane, m.key, m.created_at, %2$s as name from headgate.message_%1$s m
          where m.seq = any($2)
         union
-        select m.seq, m.xid, m.lane, m.key, m.created_at, %2$s as name from headgate.kept_%1$s m
+        select m.seq, m.xid, m.lane, m.key, m.created_at, %2$s as name
+          from headgate.preserved_%1$s m
          where m.seq = any($2)) m
        where (($1).pattern is null or m.key ~ ($1).pattern)
          and (($1).channel is null
@@ -249,7 +250,7 @@ begin
                       or coalesce(m.key ~ ($1).pattern, false))%5$s as is_wanted
                 from headgate.message_%1$s m where m.seq = any($3)
               union all
-              select m.seq, m.xid, m.lane, %2$s, false from headgate.kept_%1$s m
+              select m.seq, m.xid, m.lane, %2$s, false from headgate.preserved_%1$s m
                where m.seq = any($3)
                  and not exists (select from headgate.message_%1$s o where o.seq = m.seq)) m
         left join headgate.parked p on p.consumer = ($1).id and p.seq = m.seq
@@ -578,7 +579,8 @@ begin
          select x.consumer, x.seq from headgate.discarded x
           where x.consumer = c.id and x.seq >= coalesce(lower(r), 0)
             and x.seq < coalesce(upper(r), 9223372036854775807)
-            and x.lane is null and not exists (select from headgate.kept_%1$s k where k.seq = x.seq)
+            and x.lane is null
+            and not exists (select from headgate.preserved_%1$s k where k.seq = x.seq)
           limit 10000 for update skip locked) d
        where c.stream = %1$s limit 10000)
     delete from headgate.discarded d using gone x

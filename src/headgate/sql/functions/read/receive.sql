@@ -113,15 +113,15 @@ begin
   -- left messages.
   if exists (select from headgate.tick t
               where t.stream = s and t.id >= l.to_base
-                and (t.late is not null or t.reborn is not null)) then
+                and (t.late is not null or t.bridge_to is not null)) then
     select * into bridge from headgate.tick t
-     where t.stream = s and t.id = l.to_tick and t.reborn is not null;
+     where t.stream = s and t.id = l.to_tick and t.bridge_to is not null;
     if found then
       select t.id, t.id, t.snap, t.lo, t.hi into l.to_tick, l.to_base, l.to_snap, l.to_lo, l.to_hi
-        from headgate.tick t where t.stream = s and t.id = bridge.reborn;
+        from headgate.tick t where t.stream = s and t.id = bridge.bridge_to;
     end if;
     select * into bridge from headgate.tick t
-     where t.stream = s and t.id > l.to_base and t.reborn is not null order by t.id limit 1;
+     where t.stream = s and t.id > l.to_base and t.bridge_to is not null order by t.id limit 1;
     if found then newest := bridge; end if;
     -- (to_tick 0: a lane that was never read, and everything above to_lo lies ahead)
     if l.to_tick <> 0 then

@@ -38,8 +38,9 @@ end $$;
 -- version. Not found are seqs whose messages are not in the log any more (of a range, seqs in those
 -- parts of it that were removed). A dead letter of a message that is replayed is removed; discarded
 -- ones come again. At most 10,000 messages are replayed and 100,000 looked at: if that was not all,
--- next_seq is the from_seq to go on with. Locks as hold_to_park and hold_done, and kept_<stream id>
--- ROW EXCLUSIVE; writes parked, wake, discarded, attempt, the dead-letter stream.
+-- next_seq is the from_seq to go on with. Locks as hold_to_park and hold_done, and
+-- preserved_<stream id> ROW EXCLUSIVE; writes parked, wake, discarded, attempt, the dead-letter
+-- stream.
 create or replace function headgate.replay(
   stream text, consumer text, seqs bigint[] default null,
   from_seq bigint default null, to_seq bigint default null,
@@ -142,7 +143,7 @@ declare
 begin
   if p_high < p_low then return 0; end if;
   gone := int8multirange(int8range(p_low, p_high, '[]')) - headgate.log_ranges(p_stream);
-  execute format('select count(*) from headgate.kept_%s k where k.seq <@ $1', p_stream)
+  execute format('select count(*) from headgate.preserved_%s k where k.seq <@ $1', p_stream)
     into kept using gone;
   return coalesce((select sum(upper(x) - lower(x)) from unnest(gone) x), 0) - kept;
 end $$;
@@ -171,7 +172,7 @@ begin
         (select m.seq, m.lane, m.key, m.xid, m.created_at from headgate.message_%1$s m
           where m.seq >= $3 and m.seq <= $4%5$s order by m.seq limit %7$s)
         union all
-        (select m.seq, m.lane, m.key, m.xid, m.created_at from headgate.kept_%1$s m
+        (select m.seq, m.lane, m.key, m.xid, m.created_at from headgate.preserved_%1$s m
           where m.seq >= $3 and m.seq <= $4%5$s order by m.seq limit %7$s)) m
        order by m.seq limit %7$s),
     asked as (
@@ -211,14 +212,15 @@ begin
       select count(*) from (
         select m.seq from headgate.message_%1$s m where m.seq = any($1) and m.seq <= $2
         union
-        select m.seq from headgate.kept_%1$s m where m.seq = any($1) and m.seq <= $2) m $q$, s.id)
+        select m.seq from headgate.preserved_%1$s m
+         where m.seq = any($1) and m.seq <= $2) m $q$, s.id)
       into there using p_seqs, looked_to;
   end if;
 end $$;
 
 -- park_again(consumer, seqs, reason): parks messages that are done for a consumer, due now and as
--- if never delivered. The caller holds the consumer in place, kept_<stream id>, and what is done.
--- Writes parked, wake, discarded, attempt.
+-- if never delivered. The caller holds the consumer in place, preserved_<stream id>, and what is
+-- done. Writes parked, wake, discarded, attempt.
 create or replace function headgate.park_again(c headgate.consumer, p_seqs bigint[], p_reason text)
 returns void language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_hashjoin = on set jit = off as $$
@@ -233,7 +235,7 @@ begin
                case when ($1).ordered then m.key end, 0, $3, $4
           from (select m.seq, m.lane, m.key from headgate.message_%1$s m where m.seq = any($2)
                 union all
-                select m.seq, m.lane, m.key from headgate.kept_%1$s m where m.seq = any($2)) m
+                select m.seq, m.lane, m.key from headgate.preserved_%1$s m where m.seq = any($2)) m
          order by m.seq
         on conflict do nothing returning lane, seq),
     told as (

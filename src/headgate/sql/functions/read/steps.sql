@@ -207,6 +207,7 @@ begin
      or r.busy and (not tick_settled or pg_sequence_last_value(p_seqs) > tick_hi) then
     r.newest := headgate.make_tick(p_stream, coalesce(p_open, headgate.is_open()));
     r.tick := (r.newest).id;
+    if r.tick is null then perform headgate.consumer_is_missing(null, null); end if;
   end if;
   return r;
 end $$;
@@ -255,9 +256,9 @@ begin
   r.step := null;
   if c.paused then return r; end if;
   -- in an open transaction only what is in a lane that it claims (claim_any): nobody else gets it
-  -- before its end
+  -- before its end. Where that is not known, no more than it may hand out.
   if r.has_watched and not r.lets_go and (not r.busy or r.open is not true) then
-    perform headgate.expire(c, r.t0);
+    perform headgate.expire(c, r.t0, case when r.open is not false then r.asked end);
   end if;
   if c.max_ack_pending is not null then
     r.want := least(r.asked, headgate.room_in_flight(c, r.t0));
@@ -471,7 +472,7 @@ begin
   if lanes is null or exists (
        select from headgate.tick t
         where t.stream = newest.stream and t.id >= oldest
-          and (t.late is not null or t.reborn is not null)) then
+          and (t.late is not null or t.bridge_to is not null)) then
     return r;
   end if;
   -- point: several lanes are claimed

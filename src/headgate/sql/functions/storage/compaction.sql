@@ -1,16 +1,17 @@
 -- Compaction: a segment of which nearly everything is done, and whose rest is parked, is removed;
--- the rest is copied to kept_<stream id> in the same transaction. Whoever looks a parked message up
--- by its seq looks in both.
+-- the rest is copied to preserved_<stream id> in the same transaction. Whoever looks a parked
+-- message up by its seq looks in both.
 
--- keep_unfinished(segment) -> how many messages of it were copied to kept_<stream id>: those that
--- any consumer has parked or in flight, seen in one snapshot, so that one that is just being handed
--- out or given back is not missed.
-create or replace function headgate.keep_unfinished(g headgate.segment) returns bigint
+-- preserve_unfinished(segment) -> how many messages of it were copied to preserved_<stream id>:
+-- those that any consumer has parked or in flight, seen in one snapshot, so that one that is just
+-- being handed out or given back is not missed.
+create or replace function headgate.preserve_unfinished(g headgate.segment) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare n bigint;
 begin
   execute format($q$
-    insert into headgate.kept_%1$s select m.* from headgate.message_%1$s_%2$s m where m.seq in (
+    insert into headgate.preserved_%1$s
+    select m.* from headgate.message_%1$s_%2$s m where m.seq in (
       select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer
        where c.stream = %1$s and p.seq >= $1 and p.seq < $2
       union all
@@ -23,7 +24,7 @@ end $$;
 
 -- compact_segments(stream) -> how many closed segments were compacted away: at least 80 % done for
 -- everybody, and the rest parked. At most 8 a call. To be called last in a transaction. Locks the
--- segments' rows (SKIP LOCKED) and tables; writes segment, kept_<stream id>.
+-- segments' rows (SKIP LOCKED) and tables; writes segment, preserved_<stream id>.
 create or replace function headgate.compact_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare g headgate.segment; n bigint := 0; waiting bigint; needed boolean;
@@ -59,18 +60,18 @@ begin
   return headgate.compact_segments(s);
 end $$;
 
--- tidy_kept(stream) -> how many kept messages were deleted, at most 10,000 a call: those that no
--- consumer has parked or in flight any more. Those older than retain_up_to are first given up by
--- whoever has them parked, and so lost. Locks kept_<stream id> SHARE ROW EXCLUSIVE (NOWAIT), so
--- that no redrive brings one back meanwhile; writes kept_<stream id>, parked, wake, loss.
-create or replace function headgate.tidy_kept(s headgate.stream) returns bigint
+-- tidy_preserved(stream) -> how many kept messages were deleted, at most 10,000 a call: those that
+-- no consumer has parked or in flight any more. Those older than retain_up_to are first given up by
+-- whoever has them parked, and so lost. Locks preserved_<stream id> SHARE ROW EXCLUSIVE (NOWAIT),
+-- so that no redrive brings one back meanwhile; writes preserved_<stream id>, parked, wake, loss.
+create or replace function headgate.tidy_preserved(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare n bigint; old headgate.segment; any_kept boolean;
 begin
-  execute format('select exists (select from headgate.kept_%s)', s.id) into any_kept;
+  execute format('select exists (select from headgate.preserved_%s)', s.id) into any_kept;
   if not any_kept then return 0; end if;
   begin
-    execute format('lock table headgate.kept_%s in share row exclusive mode nowait', s.id);
+    execute format('lock table headgate.preserved_%s in share row exclusive mode nowait', s.id);
   exception when lock_not_available then
     return 0;
   end;
@@ -78,15 +79,15 @@ begin
   if s.retain_up_to is not null then
     for old.first_seq,
       old.end_seq in execute format(
-        'select k.seq, k.seq + 1 from headgate.kept_%s k where k.created_at < $1 order by k.seq limit 100', s.id)
+        'select k.seq, k.seq + 1 from headgate.preserved_%s k where k.created_at < $1 order by k.seq limit 100', s.id)
         using clock_timestamp() - s.retain_up_to loop
       old.stream := s.id;
       perform headgate.give_up_parked(old, 'retain_up_to');
     end loop;
   end if;
   execute format($q$
-    delete from headgate.kept_%1$s k where k.seq in (
-      select x.seq from headgate.kept_%1$s x
+    delete from headgate.preserved_%1$s k where k.seq in (
+      select x.seq from headgate.preserved_%1$s x
        where not exists (
          select from (
            select p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer
@@ -98,41 +99,4 @@ begin
        limit 10000) $q$, s.id);
   get diagnostics n = row_count;
   return n;
-end $$;
-
--- forget(consumer) -> the seqs of what the consumer had in flight or parked and, as it seeks, has
--- no more. The caller holds the consumer. Writes delivery, departed, parked, wake.
-create or replace function headgate.forget(c headgate.consumer) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare had bigint[];
-begin
-  had := array(
-    select f.seq from headgate.in_flight f where f.consumer = c.id
-    union all
-    select p.seq from headgate.parked p where p.consumer = c.id);
-  -- point: a seek knows what it forgets
-  delete from headgate.delivery d where d.consumer = c.id;
-  delete from headgate.departed x where x.consumer = c.id;
-  delete from headgate.parked p where p.consumer = c.id;
-  delete from headgate.wake w where w.consumer = c.id;
-  delete from headgate.discovered x where x.consumer = c.id;
-  return had;
-end $$;
-
--- park_kept(consumer, seqs, target): those of the messages at or above the target that are no
--- longer in the log wait for the consumer, which has been put there, as if never delivered. The
--- caller holds the consumer. Writes parked, wake.
-create or replace function headgate.park_kept(c headgate.consumer, p_seqs bigint[], p_target bigint)
-returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  execute format($q$
-    insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)
-      select ($1).id, headgate.parking_lane($1, k.lane, k.key, k.seq), k.seq,
-             case when ($1).ordered then k.key end, 0, clock_timestamp(), 'redriven'
-        from headgate.kept_%s k where k.seq = any($2) and k.seq >= $3 $q$, c.stream)
-          using c, p_seqs, p_target;
-  insert into headgate.wake (consumer, lane)
-    select distinct c.id, p.lane from headgate.parked p
-     where p.consumer = c.id and p.lane >= 144115188075855872;
 end $$;

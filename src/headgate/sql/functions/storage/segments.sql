@@ -216,7 +216,7 @@ $$;
 create or replace function headgate.stored_bytes(p_stream int) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(sum(coalesce(g.bytes, headgate.segment_bytes(p_stream, g.id))), 0)::bigint
-         + coalesce(pg_total_relation_size(to_regclass('headgate.kept_' || p_stream)), 0)
+         + coalesce(pg_total_relation_size(to_regclass('headgate.preserved_' || p_stream)), 0)
     from headgate.segment g
       where g.stream = p_stream and g.state <> 'dropped'
         and g.first_seq <= headgate.last_seq(p_stream)

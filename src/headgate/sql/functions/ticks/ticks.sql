@@ -32,40 +32,6 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
    order by t.id desc limit 1
 $$;
 
--- has_fixed_snapshot() -> whether all statements of this transaction see what its first one saw:
--- what others have committed since is out of sight, also to functions that look again after they
--- got a lock.
-create or replace function headgate.has_fixed_snapshot() returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-$$;
-
--- is_open() -> whether the user seems to have had a transaction open before this call, so that what
--- it locks would stay locked. (In the extended protocol a statement alone starts a little later
--- than its transaction, too.) A guess: the first statement after BEGIN looks like one alone, so
--- nothing that must hold may depend on it.
-create or replace function headgate.is_open() returns boolean
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-begin  -- (not SQL, and has_fixed_snapshot in place: plain SQL calls ask with each receive)
-  return statement_timestamp() - now() > interval '2 milliseconds'
-      or pg_current_xact_id_if_assigned() is not null
-      or current_setting('transaction_isolation') in ('repeatable read', 'serializable');
-end $$;
-
--- need_read_committed(function): HG016 where the snapshot is fixed, for functions that must see
--- what others have committed.
-create or replace function headgate.need_read_committed(p_function text) returns void
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-begin
-  if headgate.has_fixed_snapshot() then
-    perform headgate.fail('HG016',
-      format(
-        'headgate.%s() cannot work in a transaction at %s: it has to see what others have committed since it began',
-             p_function, upper(current_setting('transaction_isolation'))),
-      'call it in a transaction of its own that starts with: begin isolation level read committed');
-  end if;
-end $$;
-
 -- settled(tick) -> whether nothing can have changed since: no seq was drawn, and nothing was open
 -- that had drawn one.
 create or replace function headgate.settled(t headgate.tick) returns boolean
@@ -89,9 +55,9 @@ end $$;
 -- the most, but up to eight in a burst, so that the first message after a quiet moment waits for
 -- nothing: at one a millisecond those so far reach to `paced_to`, which may lie eight milliseconds
 -- ahead. (A second ahead, the clock was put back.) What the helpers ask (newest_tick, settled,
--- at_home, last_seq) is asked in place here:
--- a call of each costs more than the question, and this is on the way of every message of a quiet
--- stream. Locks the stream's row (SKIP LOCKED); writes tick.
+-- is_same_cluster, last_seq) is asked in place here: a call of each costs more than the question,
+-- and this is on the way of every message of a quiet stream. Locks the stream's row (SKIP LOCKED);
+-- writes tick.
 create or replace function headgate.make_tick(p_stream int, p_open boolean,
                                               p_hi0 bigint default null)
 returns headgate.tick
@@ -110,7 +76,7 @@ declare
   old_bound xid8;
   rows bigint;
   is_fresh boolean := p_open is null;
-  is_home boolean;
+  is_same_cluster boolean;
   log regclass := 'headgate.seq_' || p_stream;
 begin
   p_open := not is_fresh and p_open;
@@ -122,13 +88,18 @@ begin
   select k.* into last
     from headgate.tick k where k.stream = p_stream and k.base = k.id order by k.id desc limit 1;
   if not found then return null; end if;  -- the stream is being dropped
-  is_home := (
-    select h.home = 'headgate.house'::regclass
+  is_same_cluster := (
+    select h.own_table = 'headgate.cluster_identity'::regclass
            and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295)
-      from headgate.house h);
+      from headgate.cluster_identity h);
   -- before this transaction has an id: locking a row gives it one
-  t.hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
-  if is_home and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound
+  begin
+    t.hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
+  exception when internal_error then  -- this waited for drop_stream, and the sequence is gone
+    if to_regclass(format('headgate.seq_%s', p_stream)) is not null then raise; end if;
+    return null;
+  end;
+  if is_same_cluster and last.hi = last.hi0 and pg_snapshot_xmin(last.snap) >= last.bound
      and coalesce(pg_sequence_last_value(log), 0) = last.hi then
     return last;
   end if;
@@ -138,14 +109,17 @@ begin
        for no key update skip locked;
     -- another call is making a tick; or a user's transaction made one and holds the row
     if not found then
-      if is_fresh or last.at > clock_timestamp() - interval '20 milliseconds' or not is_home then
+      if is_fresh or not is_same_cluster
+         or last.at > clock_timestamp() - interval '20 milliseconds' then
         return last;
       end if;
       p_open := true;
     end if;
   end if;
   -- point: a tick holds the row of the stream
-  if not is_home and headgate.move_house(p_open) then return headgate.newest_tick(p_stream); end if;
+  if not is_same_cluster and headgate.bridge_restore(p_open) then
+    return headgate.newest_tick(p_stream);
+  end if;
   select k.* into last
     from headgate.tick k where k.stream = p_stream and k.base = k.id order by k.id desc limit 1;
   if not found then return null; end if;
@@ -158,7 +132,8 @@ begin
     + case when last.paced_to between t.at and t.at + interval '1 second' then last.paced_to
            else t.at end;
   if not p_open then
-    if t.paced_to > t.at + interval '8 milliseconds' and not is_fresh and last.reborn is null then
+    if t.paced_to > t.at + interval '8 milliseconds' and not is_fresh
+       and last.bridge_to is null then
       return last;
     end if;
     t.bound := pg_current_xact_id();
@@ -261,15 +236,6 @@ begin
   end loop;
 end $$;
 
--- sees_all_of(snapshot, other) -> whether everything that is visible in the other one is visible in
--- it. (When a tick was made does not tell: it may have had its snapshot some time before.)
-create or replace function headgate.sees_all_of(p_snap pg_snapshot, p_other pg_snapshot)
-returns boolean
-language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select pg_snapshot_xmax(p_snap) >= pg_snapshot_xmax(p_other)
-     and not exists (select from pg_snapshot_xip(p_snap) x where pg_visible_in_snapshot(x, p_other))
-$$;
-
 -- fresh_tick(stream id) -> a public tick in which everything is visible that had committed before
 -- the call. A transaction that has written something cannot make one, nor can one with a fixed
 -- snapshot, nor anybody while a user's transaction holds the stream's row: they get the newest
@@ -293,23 +259,6 @@ begin
     end if;
     perform pg_sleep(0.001);  -- another call is making one, or has just made one
   end loop;
-end $$;
-
--- snapshot_of_others() -> the current snapshot, in which this transaction counts as running:
--- PostgreSQL does not list one's own id, so that ids above it that have ended would make it look
--- ended, and hide what this transaction sends after the tick.
-create or replace function headgate.snapshot_of_others() returns pg_snapshot
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare snap pg_snapshot := pg_current_snapshot(); own xid8 := pg_current_xact_id_if_assigned();
-begin
-  if own < pg_snapshot_xmax(snap) then
-    snap := (
-      select format('%s:%s:%s', least(pg_snapshot_xmin(snap)::text::bigint, own::text::bigint),
-                    pg_snapshot_xmax(snap),
-                           string_agg(x, ',' order by x::bigint))
-               from (select pg_snapshot_xip(snap)::text union select own::text) r (x))::pg_snapshot;
-  end if;
-  return snap;
 end $$;
 
 -- written_by(stream id, xid, above, up to) -> the ranges of seqs in which an ended transaction left
@@ -357,216 +306,3 @@ begin
           order by u.ord)
       from unnest(p_xids, p_froms) with ordinality u (x, f, ord));
 end $$;
-
--- has_old_ticks(stream) -> whether thin_ticks may have something to do there: a private tick, or
--- one that is neither the newest nor looked at before, and old enough (or dated in the future).
-create or replace function headgate.has_old_ticks(s headgate.stream) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-  select exists (select from headgate.tick t where t.stream = s.id and t.base <> t.id)
-      or exists (
-        select from (values (s.thinned_seconds, interval '10 seconds'),
-                            (s.thinned_minutes, interval '1 hour')) w (from_tick, age)
-         cross join lateral (
-           select count(*) as ticks, min(x.at) as first, max(x.at) as last
-             from (select t.at from headgate.tick t
-                    where t.stream = s.id and t.base = t.id and t.id > w.from_tick
-                    order by t.id limit 2) x) y
-         where y.ticks = 2 and (y.first < clock_timestamp() - w.age or y.last > clock_timestamp()))
-$$;
-
--- thin_ticks(stream id, most) -> how many ticks were removed: of those older than 10 seconds one a
--- second is kept, of those older than an hour one a minute; private ones go. Looks at `most` ticks
--- of each sort, from where the last call stopped, so that a call takes milliseconds however many
--- have piled up. Makes no use of statistics, which are never right here. Does nothing in a
--- transaction with a fixed snapshot, which does not see what others have thinned since. Locks the
--- stream's row (callers hold it already); writes tick, stream.
-create or replace function headgate.thin_ticks(p_stream int, p_most int default 2000) returns int
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare s headgate.stream; n int; gone int; seconds bigint; minutes bigint;
-begin
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-    return 0;
-  end if;
-  select * into s from headgate.stream t where t.id = p_stream for no key update;
-  delete from headgate.tick t where t.stream = p_stream and t.id = any(array(
-    select k.id from headgate.tick k
-     where k.stream = p_stream and k.base <> k.id
-       and k.at not between clock_timestamp() - interval '10 seconds' and clock_timestamp()
-     order by k.id limit p_most));
-  get diagnostics n = row_count;
-  select * into gone, seconds
-    from headgate.thin_public(p_stream, s.thinned_seconds, 'second', interval '10 seconds', p_most);
-  n := n + gone;
-  select * into gone, minutes
-    from headgate.thin_public(p_stream, s.thinned_minutes, 'minute', interval '1 hour', p_most);
-  n := n + gone;
-  if (seconds, minutes) <> (s.thinned_seconds, s.thinned_minutes) then
-    update headgate.stream t set thinned_seconds = seconds, thinned_minutes = minutes
-     where t.id = p_stream;
-  end if;
-  return n;
-end $$;
-
--- thin_public(stream id, from, unit, age, most) -> how many of the next public ticks from this one
--- on were removed, and where to go on: of those older than `age` (or dated in the future, after the
--- clock was set back) the first of each unit of time is kept. Bridges stay, and what a new log or a
--- bridge begins with. The late ranges of a tick that goes move to the next one kept, where
--- late_between() looks for them. The caller holds the stream's row. Writes tick.
-create or replace function headgate.thin_public(
-  p_stream int, p_from bigint, p_unit text, p_age interval, p_most int,
-  out gone int, out go_on bigint)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare
-  newest bigint := (headgate.newest_tick(p_stream)).id;
-  last bigint;            -- of the ticks that are looked at
-  ids bigint[];           -- those that go
-  lates int8multirange[]; -- what some of these have
-  keepers bigint[];       -- and which tick gets it (null: the first one behind `last`)
-  keeper bigint;
-  moved int8multirange;
-begin
-  gone := 0;
-  go_on := p_from;
-  -- The usual case by far: the next one is not old yet.
-  if (select t.at between clock_timestamp() - p_age and clock_timestamp() from headgate.tick t
-       where t.stream = p_stream and t.base = t.id and t.id > p_from order by t.id limit 1) then
-    return;
-  end if;
-  with looked as materialized (
-    select t.id, t.at, t.bound, t.late,
-           t.id < newest and t.reborn is null
-             and t.at not between clock_timestamp() - p_age and clock_timestamp() as is_old
-      from headgate.tick t
-     where t.stream = p_stream and t.base = t.id and t.id >= p_from
-     order by t.id limit p_most),
-  judged as (
-    select l.*, l.is_old and l.bound is distinct from '3'
-                and 1 < row_number() over (
-                      partition by l.is_old, date_trunc(p_unit, l.at) order by l.id) as goes
-      from looked l),
-  placed as (
-    select j.*, min(j.id) filter (where not j.goes)
-                  over (order by j.id desc rows between unbounded preceding and 1 preceding)
-                  as next_kept
-      from judged j)
-  select max(p.id),
-         array_agg(p.id) filter (where p.goes),
-         array_agg(p.late) filter (where p.goes and p.late is not null),
-         array_agg(p.next_kept) filter (where p.goes and p.late is not null),
-         max(p.id) filter (where p.is_old and not p.goes)
-    into last, ids, lates, keepers, go_on
-    from placed p;
-  gone := coalesce(cardinality(ids), 0);
-  go_on := coalesce(go_on, p_from);
-  delete from headgate.tick t where t.stream = p_stream and t.id = any(ids);
-  for keeper, moved in select u.k, range_agg(u.l)
-                         from unnest(keepers, lates) u (k, l) group by u.k loop
-    if keeper is null then
-      select t.id into keeper from headgate.tick t
-       where t.stream = p_stream and t.base = t.id and t.id > last order by t.id limit 1;
-    end if;
-    update headgate.tick t set late = coalesce(t.late, '{}') + moved
-     where t.stream = p_stream and t.id = keeper;
-  end loop;
-end $$;
-
--- late_between(stream id, after, up to) -> where transactions that were late left messages, as far
--- as they ended after the tick `after` and up to the tick `up_to`, and perhaps more: whoever reads
--- there goes by snapshots anyway. Neither tick needs to exist any more. When `up_to` was thinned
--- out, what it and those before it had lies on the first public tick behind it. When there is no
--- such tick, because the one that made `up_to` was rolled back, the log itself is asked.
-create or replace function headgate.late_between(p_stream int, p_after bigint, p_up_to bigint)
-returns int8multirange
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare closing bigint; found_late int8multirange; newest headgate.tick;
-begin
-  select t.id into closing from headgate.tick t
-   where t.stream = p_stream and t.base = t.id and t.id >= p_up_to order by t.id limit 1;
-  select range_agg(t.late) into found_late from headgate.tick t
-   where t.stream = p_stream and t.id > p_after and t.id <= coalesce(closing, p_up_to)
-     and t.late is not null;
-  if closing is null
-     and not exists (select from headgate.tick t where t.stream = p_stream and t.id = p_up_to) then
-    newest := headgate.newest_tick(p_stream);
-    select coalesce(found_late, '{}')
-           + coalesce(range_agg(headgate.written_by(p_stream, u.x, u.f, newest.lo)), '{}')
-      into found_late from unnest(newest.late_xids, newest.late_from) u (x, f);
-  end if;
-  return found_late;
-end $$;
-
--- move_house(open) -> whether the database had been restored from a dump and a bridge was built.
--- The ids in messages and ticks are then of another cluster. The bridge: per stream, one tick in
--- which everything restored is visible, and behind it a first tick of the new cluster in which
--- nothing is. Spans end at the first and go on from the second, so old ids meet only old snapshots.
--- Sends need not wait: what they write lies above the bridge.
-create or replace function headgate.move_house(p_open boolean) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  h headgate.house;
-  here bigint;
-  s int;
-  b bigint;
-  old headgate.tick;
-  last bigint;
-  late int8multirange;
-begin
-  if headgate.at_home() then return false; end if;
-  if p_open then
-    perform headgate.fail('HG010', 'this database was restored from a dump and is not set up yet',
-      'call headgate.maintain() once, outside a transaction');
-  end if;
-  select * into h from headgate.house for update;
-  if headgate.at_home() then return true; end if;
-  select system_identifier into here from pg_control_system();
-  if h.system_identifier is distinct from here then
-    for s in select id from headgate.stream order by id loop
-      old := headgate.newest_tick(s);
-      last := greatest(old.hi, headgate.last_restored(s));
-      if last > headgate.last_seq(s) then
-        perform setval(('headgate.seq_' || s)::regclass, last);
-      end if;
-      -- late transactions that ended between the last tick and the dump
-      select range_agg(headgate.written_by(s, u.x, u.f, old.lo)) into late
-        from unnest(old.late_xids, old.late_from) u (x, f);
-      b := nextval('headgate.tick_id');
-      insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, late, reborn)
-        values (s, b, b, '9223372036854775806:9223372036854775806:', last, last, last,
-                case when not isempty(late) then late end,
-                nextval('headgate.tick_id'));
-      insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
-        select s, t.reborn, t.reborn, '3:3:', last, last, last, '3' from headgate.tick t
-         where t.stream = s and t.id = b;
-      update headgate.layout y set end_tick = b, end_seq = last + 1 from headgate.stream x
-       -- whoever wrote there did not move along
-       where y.stream = s and x.id = s and y.base < x.base and y.end_tick is null;
-    end loop;
-  end if;
-  update headgate.house
-     set system_identifier = here, home = 'headgate.house'::regclass,
-         written_by = pg_current_xact_id();
-  return true;
-end $$;
-
--- last_restored(stream id) -> the highest seq that came out of the dump, null when there is none;
--- what was sent here since lies above. A restore makes a table's indexes after its rows, in one
--- transaction for everything or in later ones.
-create or replace function headgate.last_restored(p_stream int) returns bigint
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare m record; house int := (select age(h.xmin) from headgate.house h);
-begin
-  for m in execute format(
-    'select m.seq, age(m.xmin) as row, (select max(age(i.xmin)) from pg_index i where i.indrelid = m.tableoid) as index '
-                          'from headgate.message_%s m order by m.seq desc', p_stream) loop
-    if m.row > m.index or (m.row = m.index and m.index = house) then return m.seq; end if;
-  end loop;
-  return null;
-end $$;
-
--- at_home() -> whether the house row was written where it lies now: a restore gives the table
--- another oid and the row another xmin. Cheap enough to be asked by every tick.
-create or replace function headgate.at_home() returns boolean
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select h.home = 'headgate.house'::regclass
-     and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295) from headgate.house h
-$$;

@@ -85,10 +85,17 @@ begin
   -- can make any. Ticks and maintenance keep it ahead of need. When they evidently do not, a send
   -- does, unless it looks like part of a longer transaction: such a one makes room only for what
   -- it has drawn itself (append_beyond).
-  select g.end_seq,
-         g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0)
-    into ending, room
-    from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
+  begin
+    select g.end_seq,
+           g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0)
+      into ending, room
+      from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
+  -- this waited for drop_stream, and what it waited for is gone (here alone: the sequence stays
+  -- locked until the end of the transaction)
+  exception when undefined_table or internal_error then
+    if to_regclass('headgate.seq_' || s.id) is not null then raise; end if;
+    perform headgate.stream_is_gone(s.name);
+  end;
   if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.is_open() then
     perform headgate.ensure_segments(s.id, n);
     ending := headgate.segments_known(s.id);

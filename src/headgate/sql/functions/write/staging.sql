@@ -94,10 +94,10 @@ begin
                           'give one count for each staging table');
   end if;
   perform headgate.hold_stream(s);
-  insert into headgate.written as w (writer, stream, batch, messages)
+  insert into headgate.writer_progress as w (writer, stream, batch, messages)
     values (send_staged.writer, s.id, send_staged.batch,
             (select coalesce(sum(c), 0) from unnest(counts) c))
-    on conflict on constraint written_pkey do update
+    on conflict on constraint writer_progress_pkey do update
       set batch = excluded.batch, messages = excluded.messages, at = clock_timestamp()
       where w.batch < excluded.batch;
   if found then
@@ -189,7 +189,7 @@ end $$;
 -- last_written(stream, writer) -> the last batch of a writer that was sent, null before the first.
 create or replace function headgate.last_written(stream text, writer text) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select w.batch from headgate.written w, headgate.find_stream(last_written.stream) s
+  select w.batch from headgate.writer_progress w, headgate.find_stream(last_written.stream) s
    where w.stream = s.id and w.writer = last_written.writer
 $$;
 
@@ -197,7 +197,7 @@ $$;
 -- the first.
 create or replace function headgate.written_messages(stream text, writer text) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-  select w.messages from headgate.written w, headgate.find_stream(written_messages.stream) s
+  select w.messages from headgate.writer_progress w, headgate.find_stream(written_messages.stream) s
    where w.stream = s.id and w.writer = written_messages.writer
 $$;
 
@@ -208,9 +208,9 @@ create or replace function headgate.load_once(writer text, target text, batch bi
 returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  insert into headgate.loaded as l (writer, target, batch)
+  insert into headgate.table_progress as l (writer, target, batch)
   values (load_once.writer, load_once.target, load_once.batch)
-    on conflict on constraint loaded_pkey do update
+    on conflict on constraint table_progress_pkey do update
       set batch = excluded.batch, at = clock_timestamp() where l.batch < excluded.batch;
   return found;
 end $$;

@@ -305,7 +305,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select format($q$
       select m.key, m.seq from headgate.message_%1$s m where m.key is not null and %2$s
       union all
-      select k.key, k.seq from headgate.kept_%1$s k where k.key is not null
+      select k.key, k.seq from headgate.preserved_%1$s k where k.key is not null
       union all
       select p.key, p.seq from headgate.parked p join headgate.consumer c on c.id = p.consumer
        where c.stream = %1$s and p.key is not null

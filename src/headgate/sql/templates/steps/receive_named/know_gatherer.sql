@@ -4,6 +4,6 @@ select k.to_base into g_base from headgate.cursor k where k.consumer = c.id and 
 if g_base > newest.base then
   newest := headgate.newest_tick({stream});
   select coalesce(max(t.id), 0) into special from headgate.tick t
-   where t.stream = {stream} and (t.late is not null or t.reborn is not null);
+   where t.stream = {stream} and (t.late is not null or t.bridge_to is not null);
 end if;
 -- point: a rotation knows the gatherer

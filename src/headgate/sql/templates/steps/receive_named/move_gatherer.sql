@@ -10,7 +10,7 @@ loop  -- of a large backlog all lanes are to be known before one of them is serv
   select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick,
          k.turn,
          (select coalesce(max(t.id), 0) from headgate.tick t
-           where t.stream = {stream} and (t.late is not null or t.reborn is not null))
+           where t.stream = {stream} and (t.late is not null or t.bridge_to is not null))
     into behind, g_pos, g_tick, g_turn, special from headgate.cursor k
    where k.consumer = c.id and k.lane = -1;
   exit when open or not behind;

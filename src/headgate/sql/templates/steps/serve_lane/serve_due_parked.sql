@@ -12,7 +12,7 @@ if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lan
     select p.seq, p.attempt, m.key, m.data, m.headers, m.created_at, {channel} as channel
       from unnest(back, back_attempts) p (seq, attempt)
       join (select * from headgate.message_{stream} union all select *
-              from headgate.kept_{stream}) m on m.seq = p.seq),
+              from headgate.preserved_{stream}) m on m.seq = p.seq),
   d as (
     insert into headgate.delivery (consumer, lane, seqs, attempts, keys, deadline, delivered_at,
                                    worker)
@@ -24,7 +24,7 @@ if (select p.visible_at from headgate.parked p where p.consumer = c.id and p.lan
     from d, m order by m.seq;
   get diagnostics got = row_count;
   if got < cardinality(back) then
-    perform headgate.lose_missing(c, back, back_keys, 'removed while parked');
+    perform headgate.record_missing(c, back, back_keys, 'removed while parked');
   end if;
   want := want - got; total := total + got;
   again := least(got, (select count(*) from unnest(back_attempts) a where a > 1));

@@ -5,7 +5,7 @@ lost as materialized (  -- removed by retention while they were in flight or bei
   select x.seq, x.place from (
     select w.seq, w.place from waits w
      where not exists (select from headgate.message_{stream} m where m.seq = w.seq)
-       and not exists (select from headgate.kept_{stream} m where m.seq = w.seq) offset 0) x
+       and not exists (select from headgate.preserved_{stream} m where m.seq = w.seq) offset 0) x
    where headgate.no_fixed_snapshot(x.seq)),
 noted as (
   insert into headgate.loss (consumer, first_seq, last_seq, messages, reason)

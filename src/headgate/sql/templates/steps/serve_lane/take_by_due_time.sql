@@ -25,5 +25,5 @@ taken as materialized (
     select w.seq, w.attempt, w.due, w.place, m.key, m.data, m.headers, {channel}, m.created_at
       from waits w
         join (select * from headgate.message_{stream} union all select *
-                from headgate.kept_{stream}) m on m.seq = w.seq) x
+                from headgate.preserved_{stream}) m on m.seq = w.seq) x
    order by x.due, x.seq limit want)

@@ -1,0 +1,57 @@
+"""Plain data that Headgate gives back. No logic, no connections."""
+
+from .consumers import Backoff, ChannelInfo, Channels, ChannelSort, ConsumerInfo, Order, Push, WorkerInfo
+from .messages import (
+    Attempt,
+    DeadLetter,
+    Discarded,
+    LifeEvent,
+    MessageState,
+    Outgoing,
+    Peek,
+    PeekedMessage,
+    Replayed,
+    Settled,
+    State,
+    StoredMessage,
+)
+from .sources import BackfillInfo, PostgresSourceInfo, PostgresSourceState, Scheme, SourceCheck, SourceInfo, SourceKind
+from .streams import ArchiveInfo, Finding, LaneBy, Retain, SegmentInfo, SegmentState, Severity, StreamInfo
+
+__all__ = [
+    "ArchiveInfo",
+    "Attempt",
+    "BackfillInfo",
+    "Backoff",
+    "ChannelInfo",
+    "ChannelSort",
+    "Channels",
+    "ConsumerInfo",
+    "DeadLetter",
+    "Discarded",
+    "Finding",
+    "LaneBy",
+    "LifeEvent",
+    "MessageState",
+    "Order",
+    "Outgoing",
+    "Peek",
+    "PeekedMessage",
+    "PostgresSourceInfo",
+    "PostgresSourceState",
+    "Push",
+    "Replayed",
+    "Retain",
+    "Scheme",
+    "SegmentInfo",
+    "SegmentState",
+    "Settled",
+    "Severity",
+    "SourceCheck",
+    "SourceInfo",
+    "SourceKind",
+    "State",
+    "StoredMessage",
+    "StreamInfo",
+    "WorkerInfo",
+]
