@@ -1,4 +1,4 @@
-"""Prints the functions that are generated for a stream of each kind, so that two versions of the engine can be compared.
+"""Prints the functions that are generated for a stream of each kind, to compare two versions of the engine.
 
 `python tools/generated_functions.py > before` and, after a change that should change nothing, `diff before <(…)`.
 Comments and white space are left out: a change of form shows no difference.
@@ -14,7 +14,7 @@ import psycopg
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster, postgres_bin
-from headgate.torture.server import running, temporary_home
+from headgate.torture.environment.server import running, temporary_home
 
 KINDS = {
     f"{lane_by}{' upsert' if upsert else ''}": (lane_by, upsert)

@@ -1,4 +1,4 @@
-"""What is generated for each stream: how templates are put together from steps, lines and values (base/generated.sql)."""
+"""What is generated for each stream: templates are put together from steps, lines and values (base/generated.sql)."""
 
 from __future__ import annotations
 

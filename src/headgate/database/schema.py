@@ -2,8 +2,9 @@
 
 Migrations (`sql/migrations/NNNN_name.sql`) change tables and run once each. Functions (`sql/functions/FOLDER/*.sql`),
 views and rights are re-applied on every upgrade, so that a file always shows the current definition; so are the
-functions that are generated for each stream (`sql/templates`, `sql/functions/base/generated.sql`). They have a version, which grows with every change (`tools/functions_version.py`): older code works with newer functions of the same
-migration, and never replaces them.
+functions that are generated for each stream (`sql/templates`, `sql/functions/base/generated.sql`). They have a
+version, which grows with every change (`tools/functions_version.py`): older code works with newer functions of the
+same migration, and never replaces them.
 """
 
 from __future__ import annotations

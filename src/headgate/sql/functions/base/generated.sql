@@ -1,10 +1,10 @@
--- The functions that are generated for each stream (docs/adr/0002): templates/*.sql, of which each is
--- one function, and templates/steps/, what these have in common. In a template stand
---   {step receive/read_plain}   the lines of that step, as far to the right as this stands; words after
---                               its name are conditions that hold in it, and in the steps in it
---   {if upsert} …               a line that is left out where the condition does not hold
---   {if not upsert} …           and one that is left out where it does
---   {stream}                    a value of this stream: see fill
+-- The functions that are generated for each stream (docs/adr/0002): templates/*.sql, of which each
+-- is one function, and templates/steps/, of which they consist. In a template stand
+--   {step receive/read_plain}  the lines of that step, as far to the right as this stands; words
+--                              after its name are conditions that hold in it and in its own steps
+--   {if upsert} …              a line that is left out where the condition does not hold
+--   {if not upsert} …          and one that is left out where it does
+--   {stream}                   a value of this stream: see fill
 
 -- pasted(template, conditions) -> the template with its steps in place, and without the lines of
 -- conditions that do not hold. An unknown name is an error that tells it.
@@ -37,8 +37,8 @@ begin
   return source;
 end $$;
 
--- fill(template, stream) -> the source of one of the functions generated for a stream, with the values
--- of that stream in it. A name in braces that is unknown is an error that tells it.
+-- fill(template, stream) -> the source of one of the functions generated for a stream, with the
+-- values of that stream in it. A name in braces that is unknown is an error that tells it.
 create or replace function headgate.fill(p_template text, s headgate.stream) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare

@@ -1,5 +1,5 @@
 -- Named lanes: one per key or per channel, any number of them, most of them idle. How they wake,
--- sleep and are forgotten; lanes/rotate.sql serves them.
+-- sleep and are forgotten; templates/receive_named.sql serves them.
 --
 -- A lane has a cursor only while something is known of it. The gatherer (the cursor of lane -1)
 -- reads the log once for the whole consumer, span by span, and wakes the lanes that it meets. A
@@ -120,7 +120,7 @@ begin
 end $$;
 
 -- lanes_of_batch(n) -> how many lanes are woken or made known for a batch of n messages: more than
--- the ten of 100 that it is first asked of (lanes/rotate.sql), because some turn out to have
+-- the ten of 100 that it is first asked of (templates/receive_named), because some turn out to have
 -- nothing.
 create or replace function headgate.lanes_of_batch(n int) returns int
 language sql immutable set search_path = pg_catalog, pg_temp as $$

@@ -1,5 +1,5 @@
--- deliver_and_advance: makes the delivery of what is `taken`, `d`, and moves the cursor to where this
--- goes.
+-- deliver_and_advance: makes the delivery of what is `taken`, `d`, and moves the cursor to where
+-- this goes.
 -- Writes: delivery, cursor.
 d as (
   insert into headgate.delivery (consumer, lane, seqs, keys, deadline, delivered_at, worker)

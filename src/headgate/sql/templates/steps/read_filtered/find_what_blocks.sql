@@ -1,7 +1,8 @@
--- find_what_blocks: which keys are in flight, whether anything is parked in the lane, and whether too
--- much of it waits behind those. In this order: a message that is nacked at this moment is seen in
--- flight, or parked, or both, but never as neither.
--- Needs: the lane's cursor is held, the consumer is ordered. Gives: flying, any_parked, crowded.
+-- find_what_blocks: which keys are in flight, whether anything is parked in the lane, and whether
+-- too much of it waits behind those. In this order: a message that is nacked at this moment is seen
+-- in flight, or parked, or both, but never as neither.
+-- Needs: the lane's cursor is held, the consumer is ordered.
+-- Gives: flying, any_parked, crowded.
 flying := headgate.keys_in_flight(c.id, l.lane);
 -- point: the keys in flight are known
 any_parked := exists (select from headgate.parked p

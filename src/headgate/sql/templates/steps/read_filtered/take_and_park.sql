@@ -1,6 +1,6 @@
--- take_and_park: of `fit`, in `sorted`, some wait: those that are delayed, and those behind a delayed
--- one, one in flight or a parked one of their key. `taken` is handed out, `g` says how far this goes,
--- and what waits up to there is parked.
+-- take_and_park: of `fit`, in `sorted`, some wait: those that are delayed, and those behind a
+-- delayed one, one in flight or a parked one of their key. `taken` is handed out, `g` says how far
+-- this goes, and what waits up to there is parked.
 -- Writes: parked.
 sorted as materialized (
   select f.*, f.delayed

@@ -1,6 +1,6 @@
 -- tell_what_fits: `fit`, those of `raw` that pass the filter and were not discarded, each with
--- whether it is delayed, whether its key flies, and whether something of its key is parked. (What is
--- handed out is carried along: estimates are off here, and joins of CTEs turn quadratic.)
+-- whether it is delayed, whether its key flies, and whether something of its key is parked. (What
+-- is handed out is carried along: estimates are off here, and joins of CTEs turn quadratic.)
 -- Needs: flying and any_parked.
 fit as materialized (
   select r.*, case when c.ordered then r.key end as held,

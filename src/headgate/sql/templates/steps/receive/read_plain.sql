@@ -1,10 +1,11 @@
 -- read_plain: the hot statement. Reads a lane's span, of a consumer without filter and order, makes
 -- the delivery and moves the cursor, all at once; or does nothing, when one of the messages is
--- delayed. receive_cold executes it, too. Rows are compared as (lane, seq), so that no planner takes
--- another index: its statistics are never right, and a plan is kept for the life of a session.
--- (Columns have no alias, and what is rare is elsewhere, because each word costs memory of every
--- session and stream.)
--- Needs: r, the call, which holds the lane's cursor. Writes: delivery, cursor.
+-- delayed. receive_cold executes it, too. Rows are compared as (lane, seq), so that no planner
+-- takes another index: its statistics are never right, and a plan is kept for the life of a
+-- session. (Columns have no alias, and what is rare is elsewhere, because each word costs memory of
+-- every session and stream.)
+-- Needs: r, the call, which holds the lane's cursor.
+-- Writes: delivery, cursor.
 with m as materialized (
   select seq, key, data, headers, deliver_at, created_at from headgate.message_{stream}
    where (lane, seq) > (r.lane, r.pos) and (lane, seq) <= (r.lane, r.hi)

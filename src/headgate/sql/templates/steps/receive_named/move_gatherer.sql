@@ -1,9 +1,9 @@
 -- move_gatherer: moves the gatherer on to the newest tick, so that all lanes of a large backlog are
 -- known before one of them is served.
 -- Gives: behind, special, and where the gatherer is.
--- Locks, writes: as gather_<stream id>.
--- The gatherer stands only on public ticks, whose ids say which is the later one. While
--- somebody's transaction keeps new ones from being made, a few lanes are woken past it.
+-- Locks, writes: as gather_<stream id>. The gatherer stands only on public ticks, whose ids say
+-- which is the later one. While somebody's transaction keeps new ones from being made, a few lanes
+-- are woken past it.
 public := newest;
 if newest.id <> newest.base then public := headgate.newest_tick({stream}); end if;
 loop  -- of a large backlog all lanes are to be known before one of them is served

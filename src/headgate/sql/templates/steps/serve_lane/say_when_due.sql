@@ -1,6 +1,5 @@
 -- say_when_due: when to look at the lane again; and its rate.
--- Writes: cursor.
--- when to look at the lane again
+-- Writes: cursor. when to look at the lane again
 select min(x.at) into sleeps
   from (select p.visible_at as at from headgate.parked p
          where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) x;

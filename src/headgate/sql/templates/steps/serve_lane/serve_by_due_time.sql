@@ -1,6 +1,7 @@
 -- serve_by_due_time: what is parked and due, and the log, in one statement by the time when they
 -- were due.
 -- Gives: total, l.
+-- Locks: parked (SKIP LOCKED).
 -- Writes: delivery, parked, loss, cursor.
 due := array(
   select p.ctid from headgate.parked p
