@@ -2,11 +2,11 @@
 -- session plans them once; what reads a stream's own tables is in receive_<stream id>, which calls
 -- them (templates/receive.sql). Their plans are made with its settings, search_path among them: to
 -- set that again costs some microseconds a call, and nobody else may call them (test_rights.py).
--- This is the hot path. A statement costs mostly by the nodes of its plan, even of those that never run,
--- so the usual case (a lane with work left in its span, no filter, no order) has statements of its
--- own. What is parked is looked up in the order of one index, so that no planner takes another one:
--- its statistics of small, fast-changing tables are never right, and a plan is kept for the life of
--- a session.
+-- This is the hot path. A statement costs mostly by the nodes of its plan, even of those that never
+-- run, so the usual case (a lane with work left in its span, no filter, no order) has statements of
+-- its own. What is parked is looked up in the order of one index, so that no planner takes another
+-- one: its statistics of small, fast-changing tables are never right, and a plan is kept for the
+-- life of a session.
 --
 -- A receive claims lane after lane, the one that waited longest first, until the batch is full:
 -- what is parked and due, then the log.
