@@ -77,7 +77,7 @@ def template_problems(path: Path) -> list[str]:
         found.append(f"{path.name}: no header: what it gives or answers, needs, locks and writes")
     else:
         found += [f"{path.name} {problem}" for problem in fields_missing(header[0], text[header.end() :])]
-    if (lines := text.count("\n")) > STEP_LINES:
+    if (lines := text[header.end() if header else 0 :].count("\n")) > STEP_LINES:
         found.append(f"{path.name}: {lines} lines, {STEP_LINES} are allowed")
     return found
 

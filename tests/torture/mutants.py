@@ -112,14 +112,14 @@ MUTANTS = (
         ("plain",),
         (
             ("then true else x.is_watched end, deadline = until", "then true else x.is_watched end"),
-            ("               until, d.delivered_at, d.worker", "               d.deadline, d.delivered_at, d.worker"),
+            ("           p_deadline, d.delivered_at, d.worker", "           d.deadline, d.delivered_at, d.worker"),
             ("x set deadline = clock_timestamp() + p_by", "x set deadline = x.deadline"),
         ),
     ),
     Mutant(
         "a message that is extended alone is in flight twice",
-        "      mine := headgate.insert_departed_patiently(d, mine);\n",
-        "",
+        "  mine bigint[] := headgate.insert_departed_patiently(d, p_seqs);\n",
+        "  mine bigint[] := p_seqs;\n",
         ("plain",),
     ),
     Mutant(
@@ -213,8 +213,8 @@ MUTANTS = (
     ),
     Mutant(
         "a key has two deliveries",
-        "and {left in flight} > 0 order by d.id limit 1) is not null then 0 else",
-        "and {left in flight} > 0 order by d.id limit 1) is not null then 2147483647 else",
+        "and {left_in_flight} > 0 order by d.id limit 1) is not null then 0 else",
+        "and {left_in_flight} > 0 order by d.id limit 1) is not null then 2147483647 else",
         ("keys",),
     ),
     # waking

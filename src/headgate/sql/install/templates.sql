@@ -6,3 +6,10 @@ select jsonb_object_agg(t.name, t.source) from (values
 {sources}
 ) t (name, source)
 $templates$;
+
+-- What is the same for all streams is made here.
+do $build$
+begin
+  execute headgate.pasted('receive_step', '{}');
+  execute headgate.pasted('settle', '{}');
+end $build$;

@@ -43,3 +43,24 @@ begin
   select * into now from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   return (now.to_tick, now.pos, now.late) is distinct from (was.to_tick, was.pos, was.late);
 end $$;
+
+-- hold_gatherer(consumer) -> the gatherer, held so that no seek overlooks the lanes that are added;
+-- null while the consumer is being moved. With a fixed snapshot it must be as it is there: lanes
+-- may have come, been read and been forgotten since. Locks it FOR KEY SHARE, or NO KEY UPDATE (SKIP
+-- LOCKED).
+create or replace function headgate.hold_gatherer(c headgate.consumer) returns headgate.cursor
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
+declare g headgate.cursor;
+begin
+  if headgate.has_fixed_snapshot() then
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1
+       for no key update skip locked;
+  else
+    select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1
+      for key share skip locked;
+  end if;
+  return g;
+-- (when a newer version of the row has to be locked as well, SKIP LOCKED waits after all)
+exception when lock_not_available then
+  return null;
+end $$;

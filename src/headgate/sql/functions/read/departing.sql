@@ -70,6 +70,35 @@ begin
   return d;
 end $$;
 
+-- depart_later(delivery, seqs) -> these messages, which have left the delivery, and the later ones of
+-- the same keys, which leave it now. Only what has left takes along what is in flight behind it: one
+-- that was acked before does not, nor one that another is settling.
+-- Needs: the caller holds a part of the delivery.
+-- Writes: departed.
+create or replace function headgate.depart_later(d headgate.delivery, p_seqs bigint[])
+returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
+  set lock_timeout = '100ms' as $$
+declare
+  later bigint[] := array(select unnest(headgate.with_later(d, p_seqs)) intersect
+                          select unnest((headgate.in_flight_of(d)).seqs));
+begin
+  return p_seqs || case when later <> '{}' then headgate.depart(d, later) end;
+end $$;
+
+-- alone_of(delivery, seq) -> the delivery with this message alone.
+create or replace function headgate.alone_of(d headgate.delivery, p_seq bigint)
+returns headgate.delivery
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  nth int := array_position(d.seqs, p_seq);
+begin
+  if d.keys is not null then d.keys := array[d.keys[nth]]; end if;
+  if d.attempts is not null then d.attempts := array[d.attempts[nth]]; end if;
+  d.seqs := array[p_seq];
+  return d;
+end $$;
+
 -- take_out(consumer, lane, delivery, seqs, until, later) -> the delivery with those messages that
 -- leave it now, of the ones that are asked for (null: all) and are in flight; null when there is no
 -- such delivery any more, or another transaction is settling all of it. With `later`, the later
@@ -83,9 +112,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set lock_timeout = '100ms' as $$
 declare
   d headgate.delivery;
-  flying headgate.delivery;
   asked bigint[];
-  later bigint[];
   is_fixed boolean := headgate.has_fixed_snapshot();
 begin
   if cardinality(p_seqs) = 1 and not p_later then  -- most often out of a larger batch
@@ -93,12 +120,7 @@ begin
     if cardinality(d.seqs) > 1 then
       asked := headgate.let_depart(d, p_seqs);
       if asked = '{}' then return headgate.part_of(d, asked); end if;
-      d.keys := case
-        when d.keys is not null then array[d.keys[array_position(d.seqs, asked[1])]] end;
-      d.attempts := case
-        when d.attempts is not null then array[d.attempts[array_position(d.seqs, asked[1])]] end;
-      d.seqs := asked;
-      return d;
+      return headgate.alone_of(d, asked[1]);
     end if;
   end if;
   loop
@@ -121,13 +143,8 @@ begin
     if d.id is not null then
       -- point: a part of a delivery is held
       asked := headgate.depart(d, p_seqs);
-      -- only what has left takes along what is in flight behind it: one that was acked before does
-      -- not, nor one that another is settling
       if p_later and p_seqs is not null and asked <> '{}' then
-        flying := headgate.in_flight_of(d);
-        later := array(select unnest(headgate.with_later(d, asked)) intersect
-                       select unnest(flying.seqs));
-        if later <> '{}' then asked := asked || headgate.depart(d, later); end if;
+        asked := headgate.depart_later(d, asked);
       end if;
       -- not before: with it goes who has departed, and would be taken along again
       perform headgate.remove_if_empty(d);

@@ -113,9 +113,27 @@ exception when lock_not_available then
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
--- share_out(consumer, worker) -> the slots leased to the worker. See heartbeat. The share: slots /
--- workers, and one more for those that joined first while the division leaves a rest, so that
--- nobody has more than ceil(slots / workers) and nobody has nothing while another has two more.
+-- share_of(consumer, worker, now) -> how many slots this worker is to have: slots / workers, and one
+-- more for those that joined first while the division leaves a rest, so that nobody has more than
+-- ceil(slots / workers) and nobody has nothing while another has two more.
+create or replace function headgate.share_of(c headgate.consumer, p_worker text,
+                                             p_now timestamptz) returns int
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  alive int;
+  rank int;
+  slots int;
+begin
+  select count(*), count(*) filter (where (w.joined_at, w.name) < (me.joined_at, me.name))
+    into alive, rank
+    from headgate.worker w, headgate.worker me
+   where w.consumer = c.id and w.until > p_now and me.consumer = c.id and me.name = p_worker;
+  select count(*) into slots from headgate.lease l where l.consumer = c.id and l.slot >= 0;
+  return slots / alive + case when rank < slots % alive then 1 else 0 end;
+end $$;
+
+-- share_out(consumer, worker) -> the slots leased to the worker: as many as share_of says. See
+-- heartbeat.
 create or replace function headgate.share_out(c headgate.consumer, p_worker text) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -123,20 +141,16 @@ declare
   patience text := least(250, ceil(extract(epoch from c.lease_time) * 250))::int || 'ms';
   is_even boolean := true;
   was text := current_setting('lock_timeout');
-  alive int;
-  rank int;
-  slots int;
   share int;
   mine bigint[];
   given bigint[];
 begin
   perform set_config('lock_timeout', patience, true);
   if not headgate.renew_worker(c, p_worker) then
-    perform set_config('lock_timeout', was, true);
-    return '{}';
+    perform set_config('lock_timeout', was, true); return '{}';
   end if;
   begin
-    perform 1 from headgate.lease l where l.consumer = c.id and l.slot = -1 for update;
+    perform from headgate.lease l where l.consumer = c.id and l.slot = -1 for update;
     perform headgate.ensure_slots(c);
   exception when lock_not_available then
     is_even := false;
@@ -145,21 +159,15 @@ begin
   -- point: shares are held
   now := clock_timestamp();
   perform headgate.expire_workers(c, now);
-  if not exists (
-       select from headgate.worker w
-        where w.consumer = c.id and w.name = p_worker and w.until > now) then
-    -- all this has taken so long that it counts as dead itself: its next heartbeat joins again
+  -- all this has taken so long that it counts as dead itself: its next heartbeat joins again
+  if not exists (select from headgate.worker w
+                  where w.consumer = c.id and w.name = p_worker and w.until > now) then
     return '{}';
   end if;
   mine := array(select l.slot from headgate.lease l
                  where l.consumer = c.id and l.slot >= 0 and l.worker = p_worker order by l.slot);
   if is_even then
-    select count(*), count(*) filter (where (w.joined_at, w.name) < (me.joined_at, me.name))
-      into alive, rank
-      from headgate.worker w, headgate.worker me
-     where w.consumer = c.id and w.until > now and me.consumer = c.id and me.name = p_worker;
-    select count(*) into slots from headgate.lease l where l.consumer = c.id and l.slot >= 0;
-    share := slots / alive + case when rank < slots % alive then 1 else 0 end;
+    share := headgate.share_of(c, p_worker, now);
     if cardinality(mine) > share then
       given := mine[share + 1 :];
       mine := mine[: share];

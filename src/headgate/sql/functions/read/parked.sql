@@ -180,14 +180,81 @@ begin
          and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit 1) first);
 end $$;
 
+-- put_off(due, their keys, keys in flight, now): parked messages behind one in flight: they ask again
+-- later, ever more seldom; the ack's note usually comes first.
+-- Needs: the caller holds what is due.
+-- Writes: parked.
+create or replace function headgate.put_off(p_due tid[], p_keys text[], p_flying text[],
+                                            p_now timestamptz) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+  behind tid[] := array(select u.t from unnest(p_due, p_keys) u (t, k) where u.k = any(p_flying));
+begin
+  if behind = '{}' then return; end if;
+  update headgate.parked p set reason = 'blocked',
+         visible_at = p_now
+           + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'),
+                   interval '5 seconds')
+   where p.ctid = any(behind);
+end $$;
+
+-- first_in_order(consumer id, lane, keys, due, n, now) -> places and keys of up to n parked messages,
+-- by seq: of each of these keys those that come first and may be delivered, and those of `due` that
+-- have no key, with null.
+create or replace function headgate.first_in_order(
+  p_consumer int, p_lane bigint, p_keys text[], p_due tid[], n int, p_now timestamptz,
+  out places tid[], out keys text[])
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  select array_agg(x.ctid), array_agg(x.key) into places, keys from (
+    select y.ctid, y.key from (
+      select q.ctid, q.key, q.seq from unnest(p_keys) k (key) cross join lateral (
+        select p.ctid, p.key, p.seq,
+               bool_and(p.visible_at <= p_now or p.reason = 'blocked')
+                 over (order by p.key, p.seq) as ok
+          from headgate.parked p
+         where p.consumer = p_consumer and p.lane = p_lane and p.key is not null
+           and (p.key, p.seq) >= (k.key, 0) and (p.key, p.seq) <= (k.key, 9223372036854775807)
+         order by p.key, p.seq limit n) q
+       where q.ok
+      union all
+      select p.ctid, null, p.seq from headgate.parked p
+       where p.ctid = any(p_due) and p.key is null) y
+     order by y.seq limit n) x;
+end $$;
+
+-- block_rest(consumer id, lane, due, keys, gone, now): of each of these keys, the first one that is
+-- left parked: behind a message now in flight (its key is in `gone`) it asks again, behind nothing
+-- (the batch was full) it stays due. Behind a waiting one the rest of `due` sleep.
+-- Locks: parked.
+-- Writes: parked.
+create or replace function headgate.block_rest(
+  p_consumer int, p_lane bigint, p_due tid[], p_keys text[], p_gone text[], p_now timestamptz)
+returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+  firsts tid[] := headgate.first_parked(p_consumer, p_lane, p_keys);
+begin
+  update headgate.parked p set visible_at = 'infinity', reason = 'blocked'
+   where p.ctid = any(p_due) and p.key = any(p_keys) and p.ctid <> all(firsts);
+  firsts := headgate.hold_parked(firsts);
+  update headgate.parked p
+     set visible_at = case when p.key = any(p_gone) then p_now + interval '50 milliseconds'
+                           else least(p.visible_at, p_now) end
+   where p.ctid = any(firsts) and p.reason = 'blocked';
+end $$;
+
 -- unpark(consumer, lane, n, now) -> seq, attempt, key of parked messages that may be delivered now;
 -- they are parked no more. In an ordered consumer a key's messages leave only in order, and none
 -- while one of them is in flight or held by another transaction. What it takes may have been given
 -- back after the caller's statement began: the messages are looked up in the next one. The caller
 -- holds the lane's cursor. Locks parked (SKIP LOCKED), so that rows stay where they are found
 -- (ctid); writes parked.
-create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int,
-                                           p_now timestamptz)
+create or replace function headgate.unpark(
+  c headgate.consumer, p_lane bigint, n int, p_now timestamptz)
 returns table (seq bigint, attempt int, key text)
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
@@ -197,16 +264,12 @@ declare
   gone text[];
   due tid[];
   due_keys text[];
-  behind tid[];
   taken tid[];
   held tid[];
-  firsts tid[];
   stuck text[];
   total int := 0;
 begin
-  if c.ordered then
-    flying := headgate.keys_in_flight(c.id, p_lane);
-  end if;
+  if c.ordered then flying := headgate.keys_in_flight(c.id, p_lane); end if;
   -- point: it is known which keys fly
   loop
     -- what is due, but has to wait for an earlier message of its key, is put off below: then look
@@ -222,32 +285,10 @@ begin
         returning p.seq, p.attempt + 1, p.key;
       return;
     end if;
-    -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes
-    -- first
-    behind := array(select u.t from unnest(due, due_keys) u (t, k) where u.k = any(flying));
-    if behind <> '{}' then
-      update headgate.parked p set reason = 'blocked',
-             visible_at = p_now
-               + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'),
-                       interval '5 seconds')
-       where p.ctid = any(behind);
-    end if;
+    if flying <> '{}' then perform headgate.put_off(due, due_keys, flying, p_now); end if;
     free := array(select distinct k from unnest(due_keys) k where k <> all(flying));
-    select array_agg(x.ctid), array_agg(x.key) into taken, gone from (
-      select y.ctid, y.key from (
-        select q.ctid, q.key, q.seq from unnest(free) k (key) cross join lateral (
-          select p.ctid, p.key, p.seq,
-                 bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.key,
-                     p.seq) as ok
-            from headgate.parked p where p.consumer = c.id and p.lane = p_lane
-             and p.key is not null and (p.key, p.seq) >= (k.key, 0)
-             and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq
-               limit n - total) q
-         where q.ok
-        union all
-        select p.ctid, null, p.seq from headgate.parked p
-         where p.ctid = any(due) and p.key is null) y
-       order by y.seq limit n - total) x;
+    select x.places, x.keys into taken, gone
+      from headgate.first_in_order(c.id, p_lane, free, due, n - total, p_now) x;
     if taken is not null then
       held := headgate.hold_parked(taken);
       -- a key of which another transaction holds one waits as a whole
@@ -266,16 +307,7 @@ begin
         returning p.seq, p.attempt + 1, p.key;
       total := total + cardinality(taken);
     end if;
-    -- of each key, the first one left: behind a message now in flight it asks again, behind nothing
-    -- (the batch was full) it stays due; behind a waiting one the rest sleep
-    firsts := headgate.first_parked(c.id, p_lane, free);
-    update headgate.parked p set visible_at = 'infinity', reason = 'blocked'
-     where p.ctid = any(due) and p.key = any(free) and p.ctid <> all(firsts);
-    firsts := headgate.hold_parked(firsts);
-    update headgate.parked p
-       set visible_at = case when p.key = any(gone) then p_now + interval '50 milliseconds'
-                             else least(p.visible_at, p_now) end
-     where p.ctid = any(firsts) and p.reason = 'blocked';
+    perform headgate.block_rest(c.id, p_lane, due, free, gone, p_now);
     exit when total >= n;
   end loop;
 end $$;

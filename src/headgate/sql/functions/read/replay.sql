@@ -207,15 +207,25 @@ begin
     these, most, budget, headgate.ahead_sql('x'))
     into seqs, passed_over, looked_to
     using c, g, p_low, p_high, p_seqs, p_from, p_to, p_pattern;
-  if p_seqs is not null then
-    execute format($q$
-      select count(*) from (
-        select m.seq from headgate.message_%1$s m where m.seq = any($1) and m.seq <= $2
-        union
-        select m.seq from headgate.preserved_%1$s m
-         where m.seq = any($1) and m.seq <= $2) m $q$, s.id)
-      into there using p_seqs, looked_to;
-  end if;
+  if p_seqs is not null then there := headgate.how_many_there(s.id, p_seqs, looked_to); end if;
+end $$;
+
+-- how_many_there(stream id, seqs, to) -> how many messages there are of these seqs, up to the last.
+create or replace function headgate.how_many_there(p_stream int, p_seqs bigint[], p_to bigint)
+returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off as $$
+declare
+  there bigint;
+begin
+  execute format($q$
+    select count(*) from (
+      select m.seq from headgate.message_%1$s m where m.seq = any($1) and m.seq <= $2
+      union
+      select m.seq from headgate.preserved_%1$s m
+       where m.seq = any($1) and m.seq <= $2) m $q$, p_stream)
+    into there using p_seqs, p_to;
+  return there;
 end $$;
 
 -- park_again(consumer, seqs, reason): parks messages that are done for a consumer, due now and as
