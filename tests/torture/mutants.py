@@ -213,8 +213,8 @@ MUTANTS = (
     ),
     Mutant(
         "a key has two deliveries",
-        "and {left in flight} > 0 order by d.id limit 1) is not null then 0 else",
-        "and {left in flight} > 0 order by d.id limit 1) is not null then 2147483647 else",
+        "and {left_in_flight} > 0 order by d.id limit 1) is not null then 0 else",
+        "and {left_in_flight} > 0 order by d.id limit 1) is not null then 2147483647 else",
         ("keys",),
     ),
     # waking
