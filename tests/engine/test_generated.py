@@ -37,14 +37,14 @@ def filled(db: Db, name: str) -> object:
 @pytest.mark.usefixtures("templates")
 def test_steps_are_pasted_with_their_conditions(db: Db) -> None:
     assert (
-        value(db, "select headgate.pasted('whole', '{}')") == "begin\n  a,\n  b,\n  e\n    f\n  a,\n  c,\n  e\n;\nend"
+        value(db, "select headgate.pasted('whole', '{}')") == "begin\n  a,\n  b,\n  e\n    f\n  a,\n  c,\n  e\n  ;\nend"
     )
 
 
 @pytest.mark.usefixtures("templates")
 def test_a_condition_of_the_stream_holds_in_all_steps(db: Db) -> None:
     text = value(db, "select headgate.pasted('whole', '{upsert}')")
-    assert text == "begin\n  a,\n  b,\n  d,\n  e\n    f\n  a,\n  c,\n  d,\n  e\n;\nend"
+    assert text == "begin\n  a,\n  b,\n  d,\n  e\n    f\n  a,\n  c,\n  d,\n  e\n  ;\nend"
 
 
 @pytest.mark.usefixtures("templates")

@@ -379,7 +379,10 @@ class Audited(Struct):
 
 
 class Me(Struct):
-    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one."""
+    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one.
+
+    `environment`: what the server calls this place, and its colour: "production:red".
+    """
 
     id: str
     name: str
@@ -387,6 +390,7 @@ class Me(Struct):
     everywhere: bool
     auth: bool
     version: str
+    environment: str
 
 
 class Session(Struct):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from datetime import datetime
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from ...types import Attempt, DeadLetter, LifeEvent, MessageState, PeekedMessage, StoredMessage
+from ...types import Attempt, LifeEvent, MessageState
 
 
 class Published(Struct):
@@ -39,8 +36,8 @@ class Delivery(Struct):
     attempt: int
 
 
-class Stored(Struct):
-    """A message as it lies in its stream."""
+class Stored(Struct, omit_defaults=True):
+    """A message as it lies in its stream. `cut`: the data is so long, and these are its first characters."""
 
     seq: int
     key: str | None
@@ -48,11 +45,7 @@ class Stored(Struct):
     headers: dict[str, Any] | None
     deliver_at: datetime | None
     created_at: datetime
-
-    @classmethod
-    def of(cls, m: StoredMessage) -> Stored:
-        """The answer for what insights know."""
-        return cls(m.seq, m.key, shown(m.data), m.headers, m.deliver_at, m.created_at)
+    cut: int | None = None
 
 
 class ConsumerState(Struct):
@@ -89,12 +82,6 @@ class Peeked(Struct):
     worker: str | None
     reason: str | None
     last_error: str | None
-
-    @classmethod
-    def of(cls, m: PeekedMessage) -> Peeked:
-        """The answer for what insights know."""
-        stored = Stored(m.seq, m.key, shown(m.data), m.headers, None, m.created_at)
-        return cls(stored, m.state, m.attempt, m.visible_at, m.worker, m.reason, m.last_error)
 
 
 class Happening(Struct):
@@ -195,8 +182,8 @@ class DiscardedSome(Struct):
     more: str | None
 
 
-class Dead(Struct):
-    """A message that failed too often."""
+class Dead(Struct, omit_defaults=True):
+    """A message that failed too often. `cut`: the data is so long, and these are its first characters."""
 
     seq: int
     key: str | None
@@ -206,13 +193,40 @@ class Dead(Struct):
     attempts: int
     last_error: str | None
     source_seq: int | None
+    cut: int | None = None
 
-    @classmethod
-    def of(cls, d: DeadLetter) -> Dead:
-        """The answer for what insights know."""
-        return cls(
-            d.seq, d.key, shown(d.data), d.headers, d.failed_at, d.attempts, d.last_error, d.source_seq
-        )  # fmt: skip
+
+class DeadGroup(Struct):
+    """Dead letters with one error, without what differs in it. `complete`: there are no more than were looked at."""
+
+    group: str
+    letters: int
+    first_at: datetime
+    last_at: datetime
+    last_error: str | None
+    complete: bool
+
+
+class Waiting(Struct):
+    """A message of a key that the consumer is not done with. State `more`: it was looked up to here, and no further."""
+
+    seq: int
+    created_at: datetime | None
+    state: str
+    attempt: int | None
+    not_visible_until: datetime | None
+    worker: str | None
+    reason: str | None
+    last_error: str | None
+
+
+class Tried(Struct):
+    """How many messages a filter let through, of how many; some keys that it did let through, and some others."""
+
+    looked: int
+    passed: int
+    passing: list[str]
+    others: list[str]
 
 
 class Redriven(Struct):
@@ -225,18 +239,3 @@ class Purged(Struct):
     """How many dead letters were thrown away."""
 
     purged: int
-
-
-_encode = msgspec.json.Encoder(decimal_format="number").encode
-
-
-def shown(data: Any) -> Any:
-    """Data that the SDK has decoded, as JSON shows it. Bytes are base64."""
-    if isinstance(data, (bytes, bytearray)):
-        return base64.b64encode(data).decode("ascii")
-    if isinstance(data, str):
-        return data
-    try:
-        return msgspec.Raw(_encode(data))
-    except (ValueError, OverflowError, RecursionError):  # half a surrogate pair: who sends with SQL can write anything
-        return json.dumps(data)

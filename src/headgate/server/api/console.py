@@ -75,4 +75,7 @@ async def get_me(call: Call) -> Me:
 
 def _me(call: Call) -> Me:
     caller, server = call.caller, call.server
-    return Me(caller.id, caller.name, sorted(caller.scopes), caller.pattern is None, server.settings.auth, __version__)
+    return Me(
+        caller.id, caller.name, sorted(caller.scopes), caller.pattern is None, server.settings.auth, __version__,
+        server.settings.environment,
+    )  # fmt: skip

@@ -14,17 +14,17 @@ from ..http.routing import Routes
 from ..push.addresses import Refused
 from .answers import Channel, Consumer, ConsumerSettings, Nothing, milliseconds
 from .answers_messages import DiscardedSome, Peeked
+from .payloads import Eyes
 from .requests import (
-    ChannelQuery,
     ConsumerChange,
     Limits,
     NewConsumer,
-    PeekQuery,
     PushChange,
     PushSettings,
     ToDiscard,
     ToSeek,
 )
+from .requests_looking import ChannelQuery, PeekQuery
 from .streams import changes, seconds
 
 routes = Routes()
@@ -181,7 +181,8 @@ async def peek_messages(call: Call) -> list[Peeked]:
         newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
     )  # fmt: skip
     call.next = found.next
-    return [Peeked.of(m) for m in found]
+    eyes = Eyes.of(call)
+    return [eyes.peeked(m) for m in found]
 
 
 @routes.route(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ...database import statements
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
-from .answers_messages import Dead, Purged, Redriven
+from .answers_messages import Dead, DeadGroup, Purged, Redriven
 from .consumers import CONSUMER
-from .requests import ChosenDead, PageQuery
+from .payloads import Eyes
+from .requests import ChosenDead
+from .requests_looking import DeadQuery
 
 routes = Routes()
 
@@ -22,13 +25,22 @@ def _chosen(call: Call) -> ChosenDead:
     return chosen
 
 
-@routes.route("GET", CONSUMER + "/dead", scope="monitor", query=PageQuery, answer=list[Dead])
+@routes.route("GET", CONSUMER + "/dead", scope="monitor", query=DeadQuery, answer=list[Dead])
 async def list_dead(call: Call) -> list[Dead]:
-    """The dead letters of a consumer, oldest first."""
+    """The dead letters of a consumer, oldest first: all, or those of a group."""
+    q: DeadQuery = call.query
     found = await call.server.hg.insights.dead_letters(
-        call.stream, call.consumer, call.query.limit, after=call.query.after
+        call.stream, call.consumer, q.limit, after=q.after, group=q.group
     )
-    return [Dead.of(d) for d in found]
+    eyes = Eyes.of(call)
+    return [eyes.dead(d) for d in found]
+
+
+@routes.route("GET", CONSUMER + "/dead/groups", scope="monitor", answer=list[DeadGroup])
+async def list_dead_groups(call: Call) -> list[DeadGroup]:
+    """The newest 100,000 dead letters by their error, without numbers, ids and what is in quotes; the most first."""
+    rows = await call.server.hg.run(statements.DEAD_GROUPS, (call.stream, call.consumer))
+    return [DeadGroup(*row) for row in rows]
 
 
 @routes.route("POST", CONSUMER + "/dead/redrive", scope="admin", body=ChosenDead, answer=Redriven)

@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 
 from ... import trouble
 from ...database import statements
-from ...types import ConsumerInfo, Finding
+from ...types import ConsumerInfo, Finding, StreamInfo
 from ..http.call import Call
 from ..http.routing import Routes
 from .answers import Consumer, Stream
 from .answers_looking import Overview, Past, Pipeline, Position, SeekPreview, Segment, Totals, Troubled
+from .answers_messages import Waiting
 from .consumers import CONSUMER
-from .requests import DoctorQuery, HistoryQuery, OverviewQuery, PositionQuery, SeekQuery
+from .requests_looking import DoctorQuery, HistoryQuery, KeyQuery, OverviewQuery, PositionQuery, SeekQuery
 
 routes = Routes()
 
@@ -25,6 +26,9 @@ async def get_overview(call: Call) -> Overview:
     streams = [s for s in all_streams if call.caller.may_use(s.name)]
     consumers = [c for c in all_consumers if call.caller.may_use(c[0].stream)]
     totals = Totals.of(streams, [c for c, _ in consumers])
+    consumers = chosen(q, streams, consumers)
+    if q.stream is not None:
+        streams = [s for s in streams if s.name == q.stream]
     if q.search:
         wanted = q.search.lower()
         consumers = [c for c in consumers if wanted in f"{c[0].stream} {c[0].name}".lower()]
@@ -39,7 +43,24 @@ async def get_overview(call: Call) -> Overview:
     )  # fmt: skip
 
 
-def trouble_first(found: tuple[ConsumerInfo, trouble.Trouble]) -> tuple[object, ...]:
+Listed = tuple[ConsumerInfo, trouble.Trouble]
+
+
+def chosen(q: OverviewQuery, streams: list[StreamInfo], consumers: list[Listed]) -> list[Listed]:
+    """The consumers of the stream and of the kind that are asked for."""
+    if q.stream is not None:
+        consumers = [c for c in consumers if c[0].stream == q.stream]
+    if q.only == "push":
+        return [c for c in consumers if c[0].push]
+    if q.only == "dead":
+        return [c for c in consumers if c[0].dead]
+    if q.only == "tenants":
+        named = {s.name for s in streams if s.lane_by != "hash"}
+        return [c for c in consumers if c[0].stream in named]
+    return consumers
+
+
+def trouble_first(found: Listed) -> tuple[object, ...]:
     """The worst first, then those with the most behind them."""
     info, what = found
     return what.rank, -info.lag, -info.dead, info.stream, info.name
@@ -112,3 +133,10 @@ async def preview_seek(call: Call) -> SeekPreview:
     where = (call.stream, call.consumer, call.query.to)
     [row] = await call.server.hg.run(statements.SEEK_PREVIEW, where)
     return SeekPreview(*row)
+
+
+@routes.route("GET", CONSUMER + "/keys/{key}", scope="monitor", query=KeyQuery, answer=list[Waiting])
+async def list_waiting_of_key(call: Call) -> list[Waiting]:
+    """The messages of a key that the consumer is not done with, oldest first: the first one holds the others up."""
+    where = (call.stream, call.consumer, call.path["key"], call.query.limit)
+    return [Waiting(*row) for row in await call.server.hg.run(statements.WAITING_OF_KEY, where)]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from datetime import datetime
+
 from ... import tracing
+from ...database import statements
+from ...database.drivers import Array
 from ...database.encoding import dump_json
 from ...database.parameters import as_delay
 from ...errors import InvalidText
+from ...types import StoredMessage
 from ..flow.batching import Sending
+from ..flow.searching import search
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.payload import to_text
 from ..http.routing import Routes
-from .answers_messages import ConsumerState, FailedAttempt, Happening, MessageWithStates, Published, Stored
-from .requests import MOST_SEQ, AttemptsQuery, MessagesQuery, NewMessage, NewMessages
+from .answers_messages import ConsumerState, FailedAttempt, Happening, MessageWithStates, Published, Stored, Tried
+from .payloads import Eyes
+from .requests import MOST_SEQ, NewMessage, NewMessages
+from .requests_looking import AttemptsQuery, FilterQuery, MessageQuery, MessagesQuery
 
 routes = Routes()
 
@@ -26,17 +35,45 @@ async def send_messages(call: Call) -> Published:
     return Published(len(seqs), seqs)
 
 
-@routes.route("GET", "/api/streams/{stream}/messages", scope="monitor", query=MessagesQuery, answer=list[Stored])
+@routes.route(
+    "GET", "/api/streams/{stream}/messages", scope="monitor", query=MessagesQuery, answer=list[Stored], has_next=True
+)
 async def list_messages(call: Call) -> list[Stored]:
-    """Messages of a stream, whoever has read them."""
+    """Messages of a stream, whoever has read them. A search for a text that ends early has `next`."""
     q: MessagesQuery = call.query
-    found = await call.server.stream(call.stream).messages(
-        q.limit, newest_first=q.sort == "seq_desc", filter=q.key_pattern, before=q.before, after=q.after
-    )
-    return [Stored.of(m) for m in found]
+    backward = q.sort == "seq_desc"
+    before, after = await _between(call, q)
+    eyes = Eyes.of(call)
+    stream = call.server.stream(call.stream)
+
+    def look(limit: int, before: int | None, after: int | None) -> Awaitable[list[StoredMessage]]:
+        return stream.messages(limit, newest_first=backward, filter=q.key_pattern, before=before, after=after)
+
+    if q.text is None:
+        return [eyes.stored(m) for m in await look(q.limit, before, after)]
+    wanted = q.text.lower()
+    found, call.next = await search(look, lambda m: eyes.contains(m, wanted), q.limit, backward, before, after)
+    return [eyes.stored(m) for m in found]
 
 
-@routes.route("GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", answer=MessageWithStates)
+async def _between(call: Call, q: MessagesQuery) -> tuple[int | None, int | None]:
+    """The seqs before and after which the messages lie, its times among them."""
+    before, after = q.before, q.after
+    if q.since is not None:
+        after = max(await _seq_at(call, q.since) - 1, after or 0)
+    if q.until is not None:
+        before = min(await _seq_at(call, q.until), MOST_SEQ if before is None else before)
+    return before, after
+
+
+async def _seq_at(call: Call, at: datetime) -> int:
+    [(seq,)] = await call.server.hg.run(statements.SEQ_AT, (call.stream, at.isoformat()))
+    return int(seq)
+
+
+@routes.route(
+    "GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", query=MessageQuery, answer=MessageWithStates
+)  # fmt: skip
 async def get_message(call: Call) -> MessageWithStates:
     """One message, and its state for each consumer."""
     seq = seq_of(call)
@@ -49,7 +86,7 @@ async def get_message(call: Call) -> MessageWithStates:
     if not found or found[0].seq != seq:
         raise NOT_FOUND
     states = await insights.message(call.stream, seq)
-    return MessageWithStates(Stored.of(found[0]), [ConsumerState.of(s) for s in states])
+    return MessageWithStates(Eyes.of(call).stored(found[0]), [ConsumerState.of(s) for s in states])
 
 
 @routes.route("GET", "/api/streams/{stream}/messages/{seq}/life", scope="monitor", answer=list[Happening])
@@ -69,6 +106,15 @@ async def list_attempts(call: Call) -> list[FailedAttempt]:
         call.stream, q.seq, consumer=q.consumer, limit=q.limit, before=q.before
     )
     return [FailedAttempt.of(a) for a in found]
+
+
+@routes.route("GET", "/api/streams/{stream}/filter", scope="monitor", query=FilterQuery, answer=Tried)
+async def try_filter(call: Call) -> Tried:
+    """What a filter would let through of a stream's newest messages."""
+    q: FilterQuery = call.query
+    patterns = Array([f.strip() for f in q.filter.split(",")])
+    [row] = await call.server.hg.run(statements.TRY_FILTER, (call.stream, patterns, q.limit))
+    return Tried(*row)
 
 
 def seq_of(call: Call) -> int:

@@ -392,30 +392,6 @@ class NewToken(Body):
     lifetime_ms: Annotated[int, Meta(ge=1, le=1_000_000_000_000)] | None = None
 
 
-class MessagesQuery(Body):
-    """Which messages of a stream."""
-
-    limit: Limit = 10
-    sort: Sort = "seq_asc"
-    key_pattern: Text | None = None
-    before: Seq | None = None
-    after: Seq | None = None
-
-
-class PeekQuery(Body):
-    """Which messages of a consumer: in some `states` (with commas between them), or as `visible` says.
-
-    `visible`: those that could be received now, or (false) those that could not.
-    """
-
-    limit: Limit = 10
-    sort: Sort = "seq_asc"
-    states: Annotated[str, Meta(max_length=100, pattern="^[a-z]+(,[a-z]+)*$")] | None = None
-    visible: bool | None = None
-    before: Seq | None = None
-    after: Seq | None = None
-
-
 class ReceiveQuery(Body):
     """How many messages, how long to wait for the first one, for whom (where lanes are leased), and for how long."""
 
@@ -430,60 +406,3 @@ class PageQuery(Body):
 
     limit: Limit = 100
     after: Seq = 0
-
-
-class ChannelQuery(Body):
-    """How many channels, in which order, and after which: `next` of the page before."""
-
-    limit: Limit = 100
-    sort: Literal["waiting", "oldest", "name"] = "waiting"
-    after: Annotated[str, Meta(min_length=1, max_length=3000)] | None = None
-
-
-class AttemptsQuery(Body):
-    """Of which message, of which consumer; how many, and before which id."""
-
-    seq: Seq | None = None
-    consumer: Name | None = None
-    limit: Limit = 100
-    before: Seq | None = None
-
-
-class DoctorQuery(Body):
-    """What is reported lasts longer than this. Where it is not given: five minutes."""
-
-    patience_ms: Milliseconds | None = None
-
-
-class AuditQuery(Body):
-    """How many, and before which."""
-
-    limit: Limit = 100
-    before: Seq | None = None
-
-
-class OverviewQuery(Body):
-    """Which streams and consumers: with this in their names; how many, after how many, in which order."""
-
-    search: Annotated[str, Meta(max_length=200)] | None = None
-    sort: Literal["trouble", "name", "lag", "age", "rate", "dead"] = "trouble"
-    limit: Limit = 100
-    after: Seq = 0
-
-
-class HistoryQuery(Body):
-    """Of how long: up to a day is kept."""
-
-    minutes: Annotated[int, Meta(ge=1, le=1500)] = 60
-
-
-class PositionQuery(Body):
-    """Where: beginning, end, a seq, or a time."""
-
-    at: Text
-
-
-class SeekQuery(Body):
-    """Where to go: beginning, end, a seq, or a time."""
-
-    to: Text

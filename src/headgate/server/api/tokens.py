@@ -7,7 +7,8 @@ from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
 from .answers import Audited, MadeToken, Nothing, Token
-from .requests import AuditQuery, NewToken
+from .requests import NewToken
+from .requests_looking import AuditQuery
 from .streams import seconds
 
 routes = Routes()
