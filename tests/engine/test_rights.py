@@ -183,7 +183,10 @@ class TestRoles:
 
 
 SQL = Path(headgate.__file__).parent / "sql"
-STEP_FILES = (*(f"functions/read/{name}.sql" for name in ("steps", "limits", "claiming", "spans")), "templates/receive_step.sql")
+STEP_FILES = (
+    *(f"functions/read/{name}.sql" for name in ("steps", "limits", "claiming", "spans")),
+    "templates/receive_step.sql",
+)
 STEPS = re.findall(
     r"^create or replace function (headgate\.\w+)", "".join((SQL / file).read_text() for file in STEP_FILES), re.MULTILINE
 )  # fmt: skip

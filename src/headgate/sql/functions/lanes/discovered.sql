@@ -4,8 +4,10 @@
 -- add_lanes(consumer, gatherer, lanes, names, now, unread) -> those of the lanes that got no cursor
 -- here, but from others: these may be undone, or idle again, having read less than the gatherer's
 -- span. `unread`: they read the span that the gatherer is in; otherwise they have read all of it.
--- Lanes that a user's open transaction has just made are not waited for. The caller moves the
--- gatherer, or holds it FOR KEY SHARE and the lanes by an advisory lock each. Writes cursor.
+-- Lanes that a user's open transaction has just made are not waited for.
+-- Needs: the caller moves the gatherer, or holds it FOR KEY SHARE and the lanes by an advisory lock
+-- each.
+-- Writes: cursor.
 create or replace function headgate.add_lanes(c headgate.consumer, g headgate.cursor,
                                               p_lanes bigint[], p_names text[], p_now timestamptz,
                                               p_unread boolean)
@@ -81,8 +83,8 @@ end $$;
 -- on, or leaves a note for those that have one by now. Whoever moves the gatherer meanwhile sees
 -- these lanes as discovered and knows by the advisory locks (note_taken) that they are being taken,
 -- unless it has looked already: then it holds the gatherer, and the lanes need a note from here.
--- Locks each lane by an advisory lock, the gatherer FOR KEY SHARE (SKIP LOCKED); writes cursor,
--- wake, discovered.
+-- Locks: each lane by an advisory lock, the gatherer FOR KEY SHARE (SKIP LOCKED).
+-- Writes: cursor, wake, discovered.
 create or replace function headgate.take_discovered(c headgate.consumer, p_now timestamptz, n int)
 returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -132,8 +134,9 @@ begin
 end $$;
 
 -- add_discovered(consumer, gatherer, lanes, now): gives those of the lanes a cursor that were
--- discovered. The caller holds the gatherer FOR KEY SHARE, and the lanes by an advisory lock each.
--- Writes cursor.
+-- discovered.
+-- Needs: the caller holds the gatherer FOR KEY SHARE, and the lanes by an advisory lock each.
+-- Writes: cursor.
 create or replace function headgate.add_discovered(c headgate.consumer, g headgate.cursor,
                                                    p_lanes bigint[], p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp

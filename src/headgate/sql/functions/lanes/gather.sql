@@ -4,7 +4,8 @@
 -- note_taken(consumer, lanes): of lanes that were seen to be discovered and without a cursor,
 -- leaves notes for those that another transaction is just giving one, or has given one since: it
 -- may have found the gatherer where it was before, and put the lane to sleep. One that takes a lane
--- later than this finds the gatherer held (take_discovered). Writes wake.
+-- later than this finds the gatherer held (take_discovered).
+-- Writes: wake.
 create or replace function headgate.note_taken(c headgate.consumer, p_lanes bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set enable_bitmapscan = off as $$
@@ -25,7 +26,9 @@ end $$;
 
 -- move_gatherer(consumer) -> whether the gatherer of a consumer with named lanes was moved on,
 -- because nobody else did for a second: those who receive only inside longer transactions leave it
--- where it is. Locks and writes as gather_<stream id>.
+-- where it is.
+-- Locks: as gather_<stream id>.
+-- Writes: as gather_<stream id>.
 create or replace function headgate.move_gatherer(c headgate.consumer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -46,8 +49,8 @@ end $$;
 
 -- hold_gatherer(consumer) -> the gatherer, held so that no seek overlooks the lanes that are added;
 -- null while the consumer is being moved. With a fixed snapshot it must be as it is there: lanes
--- may have come, been read and been forgotten since. Locks it FOR KEY SHARE, or NO KEY UPDATE (SKIP
--- LOCKED).
+-- may have come, been read and been forgotten since.
+-- Locks: the gatherer FOR KEY SHARE, or NO KEY UPDATE (SKIP LOCKED).
 create or replace function headgate.hold_gatherer(c headgate.consumer) returns headgate.cursor
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
 declare g headgate.cursor;

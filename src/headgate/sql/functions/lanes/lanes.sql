@@ -34,10 +34,9 @@
 --      there alone (take_discovered): from anywhere else it would begin too late.
 
 -- set_channel(stream, consumer, channel, …): changes the limits of one channel (or key, by the
--- stream's lanes) that are given; null leaves
--- a limit as it is, and `clear` names those to put back to the consumer's own. max_concurrency 0
---   holds the channel back.
--- Writes channel, cursor.
+-- stream's lanes) that are given; null leaves a limit as it is, and `clear` names those to put back
+-- to the consumer's own. max_concurrency 0 holds the channel back.
+-- Writes: channel, cursor.
 create or replace function headgate.set_channel(
   stream text, consumer text, channel text, max_concurrency int default null,
   release_interval interval default null,
@@ -92,11 +91,10 @@ end $$;
 
 -- expire(consumer, now, most) -> how many deliveries past their deadline were taken apart (at most
 -- 100 a call): where lanes are named, and everywhere those whose deadline was moved nearer, of
--- which
--- a lane's sweep_at does not know. With `most`, only until so many messages may be handed out
---   again:
--- what a longer transaction takes apart nobody else gets before its end. Locks deliveries (SKIP
--- LOCKED); writes delivery, parked, wake.
+-- which a lane's sweep_at does not know. With `most`, only until so many messages may be handed out
+-- again: what a longer transaction takes apart nobody else gets before its end.
+-- Locks: deliveries (SKIP LOCKED).
+-- Writes: delivery, parked, wake.
 create or replace function headgate.expire(
   c headgate.consumer, p_now timestamptz, p_most int default null) returns int
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -128,7 +126,9 @@ end $$;
 
 -- forget_lanes(consumer) -> how many idle lanes lost their cursor: what the gatherer has passed and
 -- nobody used for a minute. At most 10,000 a call, and every ten seconds, for it looks at all of
--- them. Locks the gatherer and idle cursors (SKIP LOCKED); writes cursor.
+-- them.
+-- Locks: the gatherer and idle cursors (SKIP LOCKED).
+-- Writes: cursor.
 create or replace function headgate.forget_lanes(c headgate.consumer) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare g headgate.cursor; n int; total bigint; again bigint;

@@ -31,8 +31,9 @@ $$;
 
 -- set_lanes(stream, n): changes the number of lanes of a stream with hashed lanes, under traffic.
 -- Messages sent from now on lie in the new lanes. 55P03 while something else changes the stream, or
--- while a transaction is open that may write in the lanes before the last change. Locks the
--- stream's row (for at most 2 seconds of waiting); writes stream, layout, cursor.
+-- while a transaction is open that may write in the lanes before the last change.
+-- Locks: the stream's row (for at most 2 seconds of waiting).
+-- Writes: stream, layout, cursor.
 create or replace function headgate.set_lanes(stream text, n int) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set lock_timeout = '2s' as $$
@@ -90,8 +91,9 @@ begin
   update headgate.stream t set base = fresh.base, lanes = fresh.lanes where t.id = s.id;
 end $$;
 
--- close_layouts(stream id) -> how many layouts were found to have ended. The caller holds the
--- stream's row, so that no public tick is made meanwhile. Writes layout.
+-- close_layouts(stream id) -> how many layouts were found to have ended.
+-- Needs: the caller holds the stream's row, so that no public tick is made meanwhile.
+-- Writes: layout.
 create or replace function headgate.close_layouts(p_stream int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -148,7 +150,9 @@ $$;
 
 -- gate_lanes(consumer, seq, newest): after the cursors were placed at a seq (null: at the end),
 -- removes those of layouts that end before it, and lets those of newer layouts of an ordered
--- consumer wait. The caller holds the cursors. Writes cursor.
+-- consumer wait.
+-- Needs: the caller holds the cursors.
+-- Writes: cursor.
 create or replace function headgate.gate_lanes(c headgate.consumer, p_seq bigint,
                                                newest headgate.tick) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -188,7 +192,8 @@ begin
 end $$;
 
 -- tidy_layouts(stream) -> how many layouts were closed, left behind by a consumer, or forgotten.
--- The caller holds the stream's row. Writes layout, cursor, parked.
+-- Needs: the caller holds the stream's row.
+-- Writes: layout, cursor, parked.
 create or replace function headgate.tidy_layouts(s headgate.stream) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare c headgate.consumer; n int; m int;

@@ -1,10 +1,11 @@
--- How an ordered consumer goes over from the lanes of one layout to those of the next. What holds is
--- at the head of lanes/layouts.sql.
+-- How an ordered consumer goes over from the lanes of one layout to those of the next. What holds
+-- is at the head of lanes/layouts.sql.
 
 -- advance(consumer, layout, newest, next) -> whether all cursors of a layout have come to the tick
 -- `newest`. Without `next` only those that have nothing to read on the way are moved, and the
--- others left to receive; with it, what they find is parked in the lanes of `next`. Locks the
--- layout's cursors (SKIP LOCKED); writes cursor, parked.
+-- others left to receive; with it, what they find is parked in the lanes of `next`.
+-- Locks: the layout's cursors (SKIP LOCKED).
+-- Writes: cursor, parked.
 create or replace function headgate.advance(c headgate.consumer, y headgate.layout,
                                             newest headgate.tick, next headgate.layout)
 returns boolean
@@ -72,7 +73,8 @@ $$;
 
 -- holds_parked(consumer, layout) -> whether nobody else has any of the parked messages of a layout
 -- in hand: now they are held. Who acks one late, makes it due or discards it in a transaction that
--- is open is not waited for. Locks parked rows (SKIP LOCKED).
+-- is open is not waited for.
+-- Locks: parked rows (SKIP LOCKED).
 create or replace function headgate.holds_parked(c headgate.consumer, y headgate.layout)
 returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -88,8 +90,10 @@ begin
 end $$;
 
 -- move_parked(consumer, layout, next): gives the parked messages of a layout to the lanes of the
--- next one. The caller holds the cursors of the layout, in which nothing is in flight, and its
--- parked messages. Writes parked, wake.
+-- next one.
+-- Needs: the caller holds the cursors of the layout, in which nothing is in flight, and its parked
+-- messages.
+-- Writes: parked, wake.
 create or replace function headgate.move_parked(c headgate.consumer, y headgate.layout,
                                                 next headgate.layout) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -108,7 +112,9 @@ begin
 end $$;
 
 -- retire(consumer, layout, next): removes the cursors of a layout, which the caller holds and is
--- done with; the next one is free. Writes cursor.
+-- done with; the next one is free.
+-- Locks: cursors of the next layout (SKIP LOCKED).
+-- Writes: cursor.
 create or replace function headgate.retire(c headgate.consumer, y headgate.layout,
                                            next headgate.layout) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -137,7 +143,9 @@ end $$;
 -- go_over(consumer, newest) -> the second oldest layout that the consumer has cursors in, and the
 -- tick up to which that one may be read (null: not at all). Does what can be done now for the
 -- consumer to go over from old layouts to newer ones. Inside a transaction that was open already it
--- only looks. Locks cursors of old layouts (SKIP LOCKED); writes cursor, parked.
+-- only looks.
+-- Locks: cursors of old layouts (SKIP LOCKED).
+-- Writes: cursor, parked.
 create or replace function headgate.go_over(c headgate.consumer, newest headgate.tick, out base int,
                                             out tick headgate.tick)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -200,8 +208,9 @@ begin
 end $$;
 
 -- next_gated(consumer, cursor, newest) -> the cursor, which the caller holds and which has a gate,
--- at the beginning of its next span; unchanged when there is none yet or it must wait. Locks and
--- writes as go_over.
+-- at the beginning of its next span; unchanged when there is none yet or it must wait.
+-- Locks: as go_over.
+-- Writes: as go_over.
 create or replace function headgate.next_gated(c headgate.consumer, l headgate.cursor,
                                                newest headgate.tick) returns headgate.cursor
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$

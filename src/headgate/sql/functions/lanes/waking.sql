@@ -2,8 +2,10 @@
 -- receives that lack lanes. What holds is at the head of lanes/lanes.sql.
 
 -- wake_lanes(consumer, lanes, now): something of these lanes is in flight no more: those that were
--- full go on. The caller has changed the deliveries in this transaction. Lanes whose cursor
--- somebody holds get a note. Locks cursors (SKIP LOCKED); writes cursor, wake.
+-- full go on. Lanes whose cursor somebody holds get a note.
+-- Needs: the caller has changed the deliveries in this transaction.
+-- Locks: cursors (SKIP LOCKED).
+-- Writes: cursor, wake.
 create or replace function headgate.wake_lanes(c headgate.consumer, p_lanes bigint[],
                                                p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -33,8 +35,9 @@ end $$;
 -- take_wakes(consumer, now, n, first): makes up to n of the lanes due that notes were left for,
 -- from one chosen by chance on; with `first` before all others, if they have no pace. Notes of
 -- lanes whose cursor somebody holds stay, and so do those about keys, which the claim of the lane
--- takes up. Locks cursors, notes (SKIP LOCKED), the gatherer FOR KEY SHARE (SKIP LOCKED); writes
--- cursor, wake.
+-- takes up.
+-- Locks: cursors, notes (SKIP LOCKED), the gatherer FOR KEY SHARE (SKIP LOCKED).
+-- Writes: cursor, wake.
 create or replace function headgate.take_wakes(c headgate.consumer, p_now timestamptz, n int,
                                                p_first boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -120,7 +123,8 @@ end $$;
 -- note_asleep(consumer, lanes, newest tick): leaves notes for those of the lanes that a claim has
 -- put to sleep, unless it sees that they have read all there is (null: it does not look). The
 -- gatherer may have met them since, out of its sight: a claim with a fixed snapshot does not see
--- where it is, nor who is moving it. Writes wake.
+-- where it is, nor who is moving it.
+-- Writes: wake.
 create or replace function headgate.note_asleep(
   c headgate.consumer, p_lanes bigint[], newest headgate.tick) returns void
 language plpgsql set search_path = pg_catalog, pg_temp

@@ -4,7 +4,9 @@
 -- claim_with_care(call) -> the call, with a lane that it holds now, and that may need more than
 -- reading on: of a consumer that is ordered, filtered or leased, one with more to do than to read
 -- on (which the call holds already), or one that has something behind its span, when no lane has
--- work left. Locks a cursor (SKIP LOCKED); writes as tend_lane.
+-- work left.
+-- Locks: a cursor (SKIP LOCKED).
+-- Writes: as tend_lane.
 create or replace function headgate.claim_with_care(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 begin
@@ -39,7 +41,9 @@ begin
 end $$;
 
 -- claim_any(call) -> the call, with the lane that waited longest of those with anything to do,
--- which it holds now. Locks a cursor (SKIP LOCKED); writes as tend_lane.
+-- which it holds now.
+-- Locks: a cursor (SKIP LOCKED).
+-- Writes: as tend_lane.
 create or replace function headgate.claim_any(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 begin
@@ -79,7 +83,8 @@ begin
 end $$;
 
 -- tend_lane(call) -> the call, whose lane is to be looked at closely: what has expired there is
--- taken apart, and what is parked and due comes first. Writes cursor, delivery, parked, wake.
+-- taken apart, and what is parked and due comes first.
+-- Writes: cursor, delivery, parked, wake.
 create or replace function headgate.tend_lane(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare

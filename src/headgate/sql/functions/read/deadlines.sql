@@ -20,8 +20,9 @@
 
 -- hold_own(consumer id, lane, delivery, seqs, to settle, until) -> the ids of the rows of those
 -- messages of the delivery (null: all) that have deadlines of their own, but not of those that
--- others hold until then. Locks them FOR UPDATE to settle them, otherwise FOR NO KEY UPDATE (SKIP
--- LOCKED, which waits after all when a newer version of a row has to be locked, too).
+-- others hold until then.
+-- Locks: the rows FOR UPDATE to settle them, otherwise FOR NO KEY UPDATE (SKIP LOCKED, which waits
+-- after all when a newer version of a row has to be locked, too).
 create or replace function headgate.hold_own(
   p_consumer int, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_to_settle boolean,
   p_until timestamptz) returns bigint[]
@@ -57,7 +58,9 @@ begin
 end $$;
 
 -- take_own(consumer, lane, delivery, seqs, until) -> as take_out, of those of the messages that
--- have deadlines of their own. Locks them FOR UPDATE (SKIP LOCKED, until then); writes delivery.
+-- have deadlines of their own.
+-- Locks: the rows FOR UPDATE (SKIP LOCKED, until then).
+-- Writes: delivery.
 create or replace function headgate.take_own(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz)
 returns headgate.delivery
@@ -85,7 +88,9 @@ end $$;
 
 -- with_own(consumer, taken, lane, delivery, seqs, until) -> what take_out took of a delivery, and
 -- those of the other messages that were asked for (null: all) that have deadlines of their own:
--- they leave now, too. Locks and writes as take_own.
+-- they leave now, too.
+-- Locks: as take_own.
+-- Writes: as take_own.
 create or replace function headgate.with_own(
   c headgate.consumer, d headgate.delivery, p_lane bigint, p_delivery bigint, p_seqs bigint[],
   p_until timestamptz)
@@ -117,7 +122,9 @@ begin
 end $$;
 
 -- take_out_all(consumer, lane, delivery, seqs, until, later) -> as take_out, wherever the messages
--- are: in the batch, or with deadlines of their own. Locks and writes as take_out and take_own.
+-- are: in the batch, or with deadlines of their own.
+-- Locks: as take_out and take_own.
+-- Writes: as take_out and take_own.
 create or replace function headgate.take_out_all(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz,
   p_later boolean default false)
@@ -160,7 +167,9 @@ end $$;
 
 -- hand_back_later(consumer, delivery): after a part of a batch has expired, hands back what is in
 -- flight of the same batch behind it in its key, as nack does. What others are settling or
--- extending at this moment stays with them. Locks as take_out; writes delivery, departed, parked.
+-- extending at this moment stays with them.
+-- Locks: as take_out.
+-- Writes: delivery, departed, parked.
 create or replace function headgate.hand_back_later(c headgate.consumer, d headgate.delivery)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -179,8 +188,9 @@ end $$;
 
 -- settle_late(consumer, delivery, seqs) -> those of these messages (null: all) that expired as part
 -- of the delivery and that nobody has got since: they are done. In ordered consumers leaves a note
--- for their keys. Locks parked (SKIP LOCKED: claims pass over what an open transaction has acked
--- like this); writes parked, wake.
+-- for their keys.
+-- Locks: parked (SKIP LOCKED: claims pass over what an open transaction has acked like this).
+-- Writes: parked, wake.
 create or replace function headgate.settle_late(c headgate.consumer, p_delivery bigint,
                                                 p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -216,7 +226,8 @@ end $$;
 
 -- expect_no_more(consumer id, lane, delivery, seqs): where the snapshot is fixed, raises a
 -- serialization failure when the delivery, or one of these messages of it with a deadline of its
--- own, is there after all, out of sight: only a unique index tells. Writes nothing that stays.
+-- own, is there after all, out of sight: only a unique index tells.
+-- Writes: nothing that stays.
 create or replace function headgate.expect_no_more(p_consumer int, p_lane bigint, p_delivery bigint,
                                                    p_seqs bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off

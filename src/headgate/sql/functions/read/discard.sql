@@ -39,10 +39,10 @@ end $$;
 -- (HG010 in the same one, when nothing more can be done there). `held` messages were passed over:
 -- an open transaction has them in hand. A caller that knows whether it is inside a longer
 -- transaction says so in `open`: where it is not, more new lanes by key or channel are added in a
--- call, which are held until its end. HG016 at REPEATABLE READ and SERIALIZABLE. Locks as
--- hold_in_place, preserved_<stream id> ROW EXCLUSIVE, cursors FOR NO KEY UPDATE (SKIP LOCKED),
--- deliveries as take_out, parked rows (SKIP LOCKED), each for at most half a second; writes
--- discarded, cursor, delivery, departed, parked, wake, tick.
+-- call, which are held until its end. HG016 at REPEATABLE READ and SERIALIZABLE.
+-- Locks: as hold_in_place, preserved_<stream id> ROW EXCLUSIVE, cursors FOR NO KEY UPDATE (SKIP
+-- LOCKED), deliveries as take_out, parked rows (SKIP LOCKED), each for at most half a second.
+-- Writes: discarded, cursor, delivery, departed, parked, wake, tick.
 create or replace function headgate.discard(
   stream text, consumer text, seqs bigint[] default null, filter text[] default null,
   channel text default null, older_than interval default null, "all" boolean default false,
@@ -161,7 +161,8 @@ end $$;
 
 -- discard_begins(stream, seqs, pattern, channel, older_than, go_on, alone) -> what to find, and
 -- where to begin. Makes a tick of this moment, so that what late transactions have left is known;
--- `go_on` has the one that the first call made. Writes tick.
+-- `go_on` has the one that the first call made.
+-- Writes: tick.
 create or replace function headgate.discard_begins(
   s headgate.stream, p_seqs bigint[], p_pattern text, p_channel text, p_older_than interval,
   p_go_on text, p_alone boolean)

@@ -5,7 +5,9 @@
 -- the first of those in lanes that this transaction could not add any more, and how many, of those
 -- before it, another open transaction has in hand. They go from unread to in flight to parked, so
 -- that is the order in which they are looked for, and what has moved meanwhile is looked for again.
--- The caller holds the consumer in place. Locks and writes as discard.
+-- Needs: the caller holds the consumer in place.
+-- Locks: as discard.
+-- Writes: as discard.
 create or replace function headgate.discard_these(
   c headgate.consumer, s headgate.stream, p_seqs bigint[], p_alone boolean, until timestamptz,
   out gone int, out held int, out later bigint)
@@ -47,8 +49,9 @@ end $$;
 
 -- discard_unread(consumer, stream, seqs, lanes, names, until, alone) -> how many of these unread
 -- messages, each in its lane, were discarded, and the first of those in lanes that this transaction
--- could not add any more. Waits no longer than `until` for lanes that others hold. Locks cursors
--- FOR NO KEY UPDATE (SKIP LOCKED), and as give_cursors; writes discarded, cursor.
+-- could not add any more. Waits no longer than `until` for lanes that others hold.
+-- Locks: cursors FOR NO KEY UPDATE (SKIP LOCKED), and as give_cursors.
+-- Writes: discarded, cursor.
 create or replace function headgate.discard_unread(
   c headgate.consumer, s headgate.stream, p_seqs bigint[], p_lanes bigint[], p_names text[],
   p_until timestamptz,
@@ -103,8 +106,9 @@ begin
 end $$;
 
 -- hold_lanes(consumer, lanes) -> those of the lanes whose cursors nobody else holds: now they are
--- held. Locks cursors FOR NO KEY UPDATE (SKIP LOCKED, which waits after all when a newer version of
--- the row has to be locked, too: then none is got).
+-- held.
+-- Locks: cursors FOR NO KEY UPDATE (SKIP LOCKED, which waits after all when a newer version of the
+-- row has to be locked, too: then none is got).
 create or replace function headgate.hold_lanes(c headgate.consumer, p_lanes bigint[])
 returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '50ms'
@@ -120,9 +124,10 @@ exception when lock_not_available then
 end $$;
 
 -- give_cursors(consumer, lanes, names, alone) -> how many of these named lanes, which have no
--- cursor, got one here. Locks the gatherer as who moves it does, when `alone`; otherwise, or when
--- another holds it, FOR KEY SHARE (SKIP LOCKED), and each lane by an advisory lock, as many as a
--- transaction may. Writes cursor, discovered.
+-- cursor, got one here.
+-- Locks: the gatherer as who moves it does, when `alone`; otherwise, or when another holds it, FOR
+-- KEY SHARE (SKIP LOCKED), and each lane by an advisory lock, as many as a transaction may.
+-- Writes: cursor, discovered.
 create or replace function headgate.give_cursors(c headgate.consumer, p_lanes bigint[],
                                                  p_names text[], p_alone boolean) returns int
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -166,7 +171,9 @@ begin
 end $$;
 
 -- discard_flying(consumer, seqs, until) -> how many of these messages were taken out of their
--- deliveries and discarded. Locks as take_out; writes delivery, departed, discarded, wake.
+-- deliveries and discarded.
+-- Locks: as take_out.
+-- Writes: delivery, departed, discarded, wake.
 create or replace function headgate.discard_flying(c headgate.consumer, p_seqs bigint[],
                                                    p_until timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -192,8 +199,9 @@ begin
 end $$;
 
 -- discard_parked(consumer, seqs) -> how many of these parked messages were discarded. One that
--- another transaction is handing out or changing at this moment is passed over. Locks parked rows
--- (SKIP LOCKED); writes parked, wake, discarded.
+-- another transaction is handing out or changing at this moment is passed over.
+-- Locks: parked rows (SKIP LOCKED).
+-- Writes: parked, wake, discarded.
 create or replace function headgate.discard_parked(c headgate.consumer, p_seqs bigint[]) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare gone bigint[];

@@ -8,8 +8,9 @@
 -- does then, and an ack still counts until somebody else gets them; in ordered consumers later
 -- messages of the same keys in the same deliveries go back with them. Otherwise it does not count
 -- as an attempt. Waits at most half a second for another transaction that extends or settles the
--- same. Locks the deliveries FOR NO KEY UPDATE, those that are split FOR KEY SHARE (SKIP LOCKED);
--- writes delivery, departed; with 0 as nack.
+-- same.
+-- Locks: the deliveries FOR NO KEY UPDATE, those that are split FOR KEY SHARE (SKIP LOCKED).
+-- Writes: delivery, departed; with 0 as nack.
 create or replace function headgate.extend(stream text, consumer text, ack_ids text[], by interval,
                                            out extended int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -45,8 +46,9 @@ begin
 end $$;
 
 -- expire_now(consumer, lane, delivery, seqs, until) -> how many of these messages (null: all) were
--- in flight and are visible now. Locks as take_out; writes delivery, departed, parked, wake, the
--- dead-letter stream.
+-- in flight and are visible now.
+-- Locks: as take_out.
+-- Writes: delivery, departed, parked, wake, the dead-letter stream.
 create or replace function headgate.expire_now(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz)
 returns int
@@ -71,8 +73,9 @@ end $$;
 
 -- mark_split(consumer id, lane, delivery): an ack of what is left of the batch is to look for
 -- messages of it that are parked. (Where another transaction extends it at this moment it stays
--- without the mark, and they may come again after such an ack.) Locks the delivery FOR NO KEY
--- UPDATE (SKIP LOCKED); writes delivery.
+-- without the mark, and they may come again after such an ack.)
+-- Locks: the delivery FOR NO KEY UPDATE (SKIP LOCKED).
+-- Writes: delivery.
 create or replace function headgate.mark_split(p_consumer int, p_lane bigint, p_delivery bigint)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
@@ -90,8 +93,9 @@ exception when lock_not_available then
 end $$;
 
 -- extend_whole(consumer, lane, delivery, by, until) -> how many rows of what is in flight of a
--- delivery have a deadline that is no nearer than that now. Locks the deliveries FOR NO KEY UPDATE
--- (SKIP LOCKED); writes delivery.
+-- delivery have a deadline that is no nearer than that now.
+-- Locks: the deliveries FOR NO KEY UPDATE (SKIP LOCKED).
+-- Writes: delivery.
 create or replace function headgate.extend_whole(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_by interval, p_until timestamptz)
 returns int
@@ -150,7 +154,9 @@ end $$;
 
 -- extend_messages(consumer, lane, delivery, seqs, by, until) -> how many of these messages were in
 -- flight and have their deadline then. All that is left of a batch keeps its row; otherwise each
--- gets a row of its own. Locks as extend; writes delivery, departed.
+-- gets a row of its own.
+-- Locks: as extend.
+-- Writes: delivery, departed.
 create or replace function headgate.extend_messages(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_by interval,
   p_until timestamptz) returns int
@@ -201,8 +207,9 @@ begin
   return cardinality(mine) + cardinality(own);
 end $$;
 
--- hold_to_extend(consumer id, lane, delivery, until) -> the delivery, held FOR NO KEY UPDATE (SKIP
--- LOCKED, until then); null when it is gone, or another's.
+-- hold_to_extend(consumer id, lane, delivery, until) -> the delivery, which is held now; null when it
+-- is gone, or another's.
+-- Locks: the delivery FOR NO KEY UPDATE (SKIP LOCKED, again and again until then).
 create or replace function headgate.hold_to_extend(p_consumer int, p_lane bigint, p_delivery bigint,
                                                    p_until timestamptz)
 returns headgate.delivery

@@ -22,7 +22,9 @@ begin
 end $$;
 
 -- apply_limits(call) -> the call, as far as its consumer lets it: paused, max_ack_pending, leases.
--- What has expired out of turn is seen to. Writes as expire; locks as room_in_flight.
+-- What has expired out of turn is seen to.
+-- Locks: as room_in_flight.
+-- Writes: as expire.
 create or replace function headgate.apply_limits(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare
@@ -50,8 +52,8 @@ end $$;
 -- counted from its commit on, and may exceed the limit. Whoever passes one by takes the next of
 -- four locks, so that they still come one at a time. That it stays open is asked of the holder:
 -- whether a call itself is part of a longer transaction is only a guess, and wrong on a busy
--- machine. Who does not get its turn within a second gets nothing. Locks: advisory locks of the
--- consumer's.
+-- machine. Who does not get its turn within a second gets nothing.
+-- Locks: advisory locks of the consumer's.
 create or replace function headgate.room_in_flight(c headgate.consumer, p_now timestamptz)
 returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$

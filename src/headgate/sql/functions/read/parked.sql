@@ -2,8 +2,8 @@
 -- their key, and how they leave. docs/concepts/parked.md says what for.
 
 -- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for
--- another attempt, or moves them to the dead-letter stream. Writes parked, wake, attempt, the
--- dead-letter stream.
+-- another attempt, or moves them to the dead-letter stream.
+-- Writes: parked, wake, attempt, the dead-letter stream.
 create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery,
                                                 p_seqs bigint[], p_delay interval, p_reason text,
                                                 p_error text)
@@ -49,8 +49,10 @@ begin
 end $$;
 
 -- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of
--- deliveries past their deadline; at most 100 deliveries a call. The caller holds the lane's
--- cursor. Locks deliveries (SKIP LOCKED); writes delivery, parked.
+-- deliveries past their deadline; at most 100 deliveries a call.
+-- Needs: the caller holds the lane's cursor.
+-- Locks: deliveries (SKIP LOCKED).
+-- Writes: delivery, parked.
 create or replace function headgate.take_apart(c headgate.consumer, p_lane bigint,
                                                p_now timestamptz) returns timestamptz
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -68,8 +70,8 @@ end $$;
 
 -- end_delivery(consumer, delivery): parks what is left of a delivery past its deadline, which the
 -- caller holds FOR UPDATE. In ordered consumers later messages of the same keys that came in the
--- same batch, and have deadlines of their own, go back with them. Writes delivery, departed,
--- parked, wake, the dead-letter stream.
+-- same batch, and have deadlines of their own, go back with them.
+-- Writes: delivery, departed, parked, wake, the dead-letter stream.
 create or replace function headgate.end_delivery(c headgate.consumer, d headgate.delivery)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -93,7 +95,8 @@ begin
 end $$;
 
 -- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming.
--- Writes delivery, parked, cursor.
+-- Locks: cursors (SKIP LOCKED), and as take_apart.
+-- Writes: delivery, parked, cursor.
 create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare l bigint; n int := headgate.expire(c, p_now);
@@ -109,7 +112,8 @@ begin
 end $$;
 
 -- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are
--- free now, have messages waiting. Writes wake.
+-- free now, have messages waiting.
+-- Writes: wake.
 create or replace function headgate.leave_notes(c headgate.consumer, p_lane bigint, p_keys text[])
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -124,8 +128,10 @@ begin
 end $$;
 
 -- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has
--- freed due. Notes of keys whose first one another transaction holds stay. The caller holds the
--- lane's cursor. Locks parked (SKIP LOCKED); writes wake, parked.
+-- freed due. Notes of keys whose first one another transaction holds stay.
+-- Needs: the caller holds the lane's cursor.
+-- Locks: parked (SKIP LOCKED).
+-- Writes: wake, parked.
 create or replace function headgate.take_notes(c headgate.consumer, p_lane bigint,
                                                p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -158,8 +164,8 @@ end $$;
 
 -- hold_parked(places) -> where the parked messages lie that nobody else holds: now they are held
 -- until the end of the transaction. retry_now, discard and late acks change parked messages without
--- a cursor, and may be part of a long transaction: claims pass over these. Locks parked (SKIP
--- LOCKED).
+-- a cursor, and may be part of a long transaction: claims pass over these.
+-- Locks: parked (SKIP LOCKED).
 create or replace function headgate.hold_parked(p_places tid[]) returns tid[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
@@ -180,8 +186,8 @@ begin
          and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit 1) first);
 end $$;
 
--- put_off(due, their keys, keys in flight, now): parked messages behind one in flight: they ask again
--- later, ever more seldom; the ack's note usually comes first.
+-- put_off(due, their keys, keys in flight, now): parked messages behind one in flight: they ask
+-- again later, ever more seldom; the ack's note usually comes first.
 -- Needs: the caller holds what is due.
 -- Writes: parked.
 create or replace function headgate.put_off(p_due tid[], p_keys text[], p_flying text[],
@@ -199,9 +205,9 @@ begin
    where p.ctid = any(behind);
 end $$;
 
--- first_in_order(consumer id, lane, keys, due, n, now) -> places and keys of up to n parked messages,
--- by seq: of each of these keys those that come first and may be delivered, and those of `due` that
--- have no key, with null.
+-- first_in_order(consumer id, lane, keys, due, n, now) -> places and keys of up to n parked
+-- messages, by seq: of each of these keys those that come first and may be delivered, and those of
+-- `due` that have no key, with null.
 create or replace function headgate.first_in_order(
   p_consumer int, p_lane bigint, p_keys text[], p_due tid[], n int, p_now timestamptz,
   out places tid[], out keys text[])
@@ -250,9 +256,10 @@ end $$;
 -- unpark(consumer, lane, n, now) -> seq, attempt, key of parked messages that may be delivered now;
 -- they are parked no more. In an ordered consumer a key's messages leave only in order, and none
 -- while one of them is in flight or held by another transaction. What it takes may have been given
--- back after the caller's statement began: the messages are looked up in the next one. The caller
--- holds the lane's cursor. Locks parked (SKIP LOCKED), so that rows stay where they are found
--- (ctid); writes parked.
+-- back after the caller's statement began: the messages are looked up in the next one.
+-- Needs: the caller holds the lane's cursor.
+-- Locks: parked (SKIP LOCKED), so that rows stay where they are found (ctid).
+-- Writes: parked.
 create or replace function headgate.unpark(
   c headgate.consumer, p_lane bigint, n int, p_now timestamptz)
 returns table (seq bigint, attempt int, key text)

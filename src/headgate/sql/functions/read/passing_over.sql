@@ -2,7 +2,7 @@
 -- the head of read/discard.sql.
 
 -- note_discarded(consumer, seqs): these messages, which the consumer has read, are discarded.
--- Writes discarded.
+-- Writes: discarded.
 create or replace function headgate.note_discarded(c headgate.consumer, p_seqs bigint[])
 returns void
 language sql set search_path = pg_catalog, pg_temp as $$
@@ -11,7 +11,8 @@ language sql set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- no_longer_discarded(consumer, seqs): these messages are given back, and are parked. What the
--- consumer has still to pass over in the log stays passed over. Writes discarded.
+-- consumer has still to pass over in the log stays passed over.
+-- Writes: discarded.
 create or replace function headgate.no_longer_discarded(c headgate.consumer, p_seqs bigint[])
 returns void
 language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -22,8 +23,9 @@ language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $
 $$;
 
 -- pass_discarded(consumer) -> how many discarded messages were found to be behind the cursors that
--- had to pass them over, of up to 1,000 lanes and 10,000 of a lane. Locks cursors, discarded rows
--- (SKIP LOCKED); writes discarded, cursor.
+-- had to pass them over, of up to 1,000 lanes and 10,000 of a lane.
+-- Locks: cursors, discarded rows (SKIP LOCKED).
+-- Writes: discarded, cursor.
 create or replace function headgate.pass_discarded(c headgate.consumer) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -65,7 +67,8 @@ begin
 end $$;
 
 -- passed_in(consumer, lane) -> discarded messages of a lane that its cursor is past, or that are
--- gone, of the first 10,000 there. They are locked (SKIP LOCKED).
+-- gone, of the first 10,000 there.
+-- Locks: these rows of discarded (SKIP LOCKED).
 create or replace function headgate.passed_in(c headgate.consumer, p_lane bigint) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set enable_bitmapscan = off as $$
@@ -87,8 +90,9 @@ begin
 end $$;
 
 -- tidy_discarded(stream) -> how many notes of discarded messages that are behind were deleted, at
--- most 10,000 a call: those whose message is gone with its segment. Locks them (SKIP LOCKED);
--- writes discarded.
+-- most 10,000 a call: those whose message is gone with its segment.
+-- Locks: the rows (SKIP LOCKED).
+-- Writes: discarded.
 create or replace function headgate.tidy_discarded(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare n bigint;

@@ -11,11 +11,12 @@ end $$;
 -- receive(stream, consumer, batch_size, worker, acks, open, ack_wait) -> up to batch_size messages,
 -- each with the ack_id to settle it by. First settles `acks` (ack_ids of messages or whole
 -- deliveries that the worker has just finished), then claims. What it hands out is the worker's for
--- `ack_wait`, or the consumer's when that is null. Locks the cursors it claims (SKIP LOCKED) and,
--- making a tick, the stream's row; writes delivery, cursor, parked, tick. Inside a transaction that
--- is seen to have been open already it holds only the lanes that it took messages from; where lanes
--- are named, also some that it looked into. (The first statement after BEGIN is not told from one
--- alone, and holds what it looked into, too.)
+-- `ack_wait`, or the consumer's when that is null. Inside a transaction that is seen to have been
+-- open already it holds only the lanes that it took messages from; where lanes are named, also some
+-- that it looked into. (The first statement after BEGIN is not told from one alone, and holds what
+-- it looked into, too.)
+-- Locks: the cursors it claims (SKIP LOCKED) and, making a tick, the stream's row.
+-- Writes: delivery, cursor, parked, tick.
 create or replace function headgate.receive(
   stream text, consumer text, batch_size int default 1, worker text default null,
   acks text[] default null,

@@ -10,7 +10,8 @@
 
 -- hold_done(consumer, shared): keeps those who give back what is done for a consumer off until the
 -- end of the transaction: replays everybody, redrives (shared) replays. Waits for at most a second:
--- 55P03. Locks (consumer, -2), advisory.
+-- 55P03.
+-- Locks: (consumer, -2), advisory.
 create or replace function headgate.hold_done(c headgate.consumer, p_shared boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -38,9 +39,9 @@ end $$;
 -- version. Not found are seqs whose messages are not in the log any more (of a range, seqs in those
 -- parts of it that were removed). A dead letter of a message that is replayed is removed; discarded
 -- ones come again. At most 10,000 messages are replayed and 100,000 looked at: if that was not all,
--- next_seq is the from_seq to go on with. Locks as hold_to_park and hold_done, and
--- preserved_<stream id> ROW EXCLUSIVE; writes parked, wake, discarded, attempt, the dead-letter
--- stream.
+-- next_seq is the from_seq to go on with.
+-- Locks: as hold_to_park and hold_done, and preserved_<stream id> ROW EXCLUSIVE.
+-- Writes: parked, wake, discarded, attempt, the dead-letter stream.
 create or replace function headgate.replay(
   stream text, consumer text, seqs bigint[] default null,
   from_seq bigint default null, to_seq bigint default null,
@@ -229,8 +230,9 @@ begin
 end $$;
 
 -- park_again(consumer, seqs, reason): parks messages that are done for a consumer, due now and as
--- if never delivered. The caller holds the consumer in place, preserved_<stream id>, and what is
--- done. Writes parked, wake, discarded, attempt.
+-- if never delivered.
+-- Needs: the caller holds the consumer in place, preserved_<stream id>, and what is done.
+-- Writes: parked, wake, discarded, attempt.
 create or replace function headgate.park_again(c headgate.consumer, p_seqs bigint[], p_reason text)
 returns void language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_hashjoin = on set jit = off as $$
@@ -257,7 +259,9 @@ begin
 end $$;
 
 -- drop_dead_letters(consumer, seqs): removes the dead letters of these messages of the stream, as
--- far as nobody else holds them. Writes the dead-letter stream.
+-- far as nobody else holds them.
+-- Locks: the dead letters (SKIP LOCKED).
+-- Writes: the dead-letter stream.
 create or replace function headgate.drop_dead_letters(c headgate.consumer, p_seqs bigint[])
 returns void language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$

@@ -63,7 +63,8 @@ begin
 end $$;
 
 -- forget_departed_of(consumer, deliveries) -> how many messages of these deliveries, which are
--- deleted, had departed before. Writes departed.
+-- deleted, had departed before.
+-- Writes: departed.
 create or replace function headgate.forget_departed_of(c headgate.consumer, p_deliveries text[])
 returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -83,7 +84,8 @@ end $$;
 
 -- settle_surely(consumer, ack_ids): settles what a receive was told to, which answers nothing about
 -- it. So what another open transaction holds, a seek that may yet be undone for instance, is tried
--- again for a second and then an error, 55P03; what is gone is gone. Writes as settle.
+-- again for a second and then an error, 55P03; what is gone is gone.
+-- Writes: as settle.
 create or replace function headgate.settle_surely(c headgate.consumer, p_acks text[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -122,7 +124,8 @@ $$;
 
 -- note_lanes(consumer, lanes): tells the next receive that something of these named lanes is in
 -- flight no more: of those that have limits (a lane of one key in order has that of one delivery),
--- or sleep because of limits that they had. Writes wake.
+-- or sleep because of limits that they had.
+-- Writes: wake.
 create or replace function headgate.note_lanes(c headgate.consumer, p_lanes bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -145,7 +148,8 @@ language sql set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- leave_notes_of(consumer, deliveries): leave_notes of what was in these deliveries, which are
--- settled. Most often nothing waits behind any of it. Writes wake.
+-- settled. Most often nothing waits behind any of it.
+-- Writes: wake.
 create or replace function headgate.leave_notes_of(c headgate.consumer,
                                                    p_deliveries headgate.delivery[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
@@ -178,7 +182,8 @@ end $$;
 -- nack(stream, consumer, ack_ids, delay, error) -> nacked, stale. The messages come again after the
 -- delay (default: the consumer's backoff), or become dead letters after max_deliver attempts. In
 -- ordered consumers later messages of the same keys in the same deliveries are released with them.
--- Locks as take_out; writes delivery, departed, parked, the dead-letter stream.
+-- Locks: as take_out.
+-- Writes: delivery, departed, parked, the dead-letter stream.
 create or replace function headgate.nack(
   stream text, consumer text, ack_ids text[], delay interval default null, error text default null,
   out nacked int, out stale int)
@@ -213,8 +218,9 @@ end $$;
 
 -- release(stream, consumer, ack_ids) -> released, stale. Hands back messages that nobody began to
 -- work on: they are due at once, and this delivery does not count as an attempt. In ordered
--- consumers later messages of the same keys in the same deliveries are released with them. Locks as
--- take_out; writes delivery, departed, parked.
+-- consumers later messages of the same keys in the same deliveries are released with them.
+-- Locks: as take_out.
+-- Writes: delivery, departed, parked.
 create or replace function headgate.release(stream text, consumer text, ack_ids text[],
                                             out released int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -245,7 +251,8 @@ begin
 end $$;
 
 -- hand_back(delivery, reason): parks messages that left their delivery as if it had not been: due
--- at once, and not an attempt. Writes parked.
+-- at once, and not an attempt.
+-- Writes: parked.
 create or replace function headgate.hand_back(d headgate.delivery, p_reason text) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
   insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)

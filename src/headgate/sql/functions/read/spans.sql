@@ -2,8 +2,9 @@
 -- (What is common to all steps: steps.sql.)
 
 -- tick_for(call, stream id, its sequence, open, tick_hi, tick_settled, too_many) -> the call, with
--- a tick that was made for it if anything can have changed since the newest one. Locks the stream's
--- row (SKIP LOCKED); writes tick.
+-- a tick that was made for it if anything can have changed since the newest one.
+-- Locks: the stream's row (SKIP LOCKED).
+-- Writes: tick.
 create or replace function headgate.tick_for(
   r headgate.receiving, p_stream int, p_seqs regclass, p_open boolean, tick_hi bigint,
   tick_settled boolean, too_many boolean)
@@ -25,7 +26,8 @@ begin
 end $$;
 
 -- begin_span(call) -> the call, whose lane is to be read now: from where it is, or, when its span
--- is done, from the beginning of the next one. Writes cursor.
+-- is done, from the beginning of the next one.
+-- Writes: cursor.
 create or replace function headgate.begin_span(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare
@@ -87,8 +89,9 @@ end $$;
 -- begin_spans(call) -> the call, which holds those of the lanes ahead that have a short new span
 -- and nothing else to do, as many as the messages that it wants: they are read one after the other.
 -- This is what the few fresh messages of a quiet stream need, for which to claim each lane by
--- itself (claim_any, tend_lane, begin_span) costs several times as much as to read it. Locks
--- cursors (SKIP LOCKED); writes cursor.
+-- itself (claim_any, tend_lane, begin_span) costs several times as much as to read it.
+-- Locks: cursors (SKIP LOCKED).
+-- Writes: cursor.
 create or replace function headgate.begin_spans(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare

@@ -25,7 +25,9 @@ end $$;
 
 -- receive_cold(stream id, consumer, batch_size, worker, acks, open, ack_wait) -> what
 -- receive_<stream id> answers, for a session that keeps plans of many other streams and none of
--- this one (keeps_plans): its statements are planned anew each time. Locks and writes as that.
+-- this one (keeps_plans): its statements are planned anew each time.
+-- Locks: as that.
+-- Writes: as that.
 create or replace function headgate.receive_cold(
   p_stream int, p_consumer text, n int, p_worker text, acks text[], p_open boolean,
   p_ack_wait interval)

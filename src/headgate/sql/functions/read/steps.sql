@@ -30,7 +30,7 @@ begin
 end $$;
 
 -- end_step(call, got) -> the call, which has done a step: 'claim' when it goes on to another lane.
--- Writes as claim_any, begin_span.
+-- Writes: as claim_any, begin_span.
 create or replace function headgate.end_step(r headgate.receiving, got int)
 returns headgate.receiving
 language plpgsql as $$
@@ -61,7 +61,8 @@ begin
 end $$;
 
 -- end_look(call) -> the call, which is at the end of its lane's span, or has to sift what is left
--- of it. Writes cursor.
+-- of it.
+-- Writes: cursor.
 create or replace function headgate.end_look(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare
@@ -124,8 +125,8 @@ begin
 end $$;
 
 -- deliver_again(call, seqs, attempts, keys) -> what the ack_ids of these messages begin with, which
--- were parked; null when there are none. Counts those that were handed out before. Writes delivery,
--- cursor.
+-- were parked; null when there are none. Counts those that were handed out before.
+-- Writes: delivery, cursor.
 create or replace function headgate.deliver_again(
   r headgate.receiving, p_seqs bigint[], p_attempts int[], p_keys text[]) returns text
 language plpgsql as $$
