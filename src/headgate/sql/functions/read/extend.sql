@@ -207,8 +207,8 @@ begin
   return cardinality(mine) + cardinality(own);
 end $$;
 
--- hold_to_extend(consumer id, lane, delivery, until) -> the delivery, which is held now; null when it
--- is gone, or another's.
+-- hold_to_extend(consumer id, lane, delivery, until) -> the delivery, which is held now; null when
+-- it is gone, or another's.
 -- Locks: the delivery FOR NO KEY UPDATE (SKIP LOCKED, again and again until then).
 create or replace function headgate.hold_to_extend(p_consumer int, p_lane bigint, p_delivery bigint,
                                                    p_until timestamptz)
