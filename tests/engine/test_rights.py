@@ -187,9 +187,11 @@ STEP_FILES = (
     *(f"functions/read/{name}.sql" for name in ("steps", "limits", "claiming", "spans")),
     "templates/receive_step.sql",
 )
-STEPS = re.findall(
-    r"^create or replace function (headgate\.\w+)", "".join((SQL / file).read_text() for file in STEP_FILES), re.MULTILINE
-)  # fmt: skip
+STEPS = [
+    name
+    for file in STEP_FILES
+    for name in re.findall(r"^create or replace function (headgate\.\w+)", (SQL / file).read_text(), re.MULTILINE)
+]
 
 
 @pytest.mark.usefixtures("stream")
