@@ -515,7 +515,7 @@ class TestLanes:
         sent = fill(db, 200, lane_by, keys=200)
         tick(db, S)
         db.execute(
-            "select headgate.gather_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null, 2) "
+            "select headgate.find_ready_lanes_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null, 2) "
             "from headgate.consumer c"
         )
         assert value(db, "select count(*) from headgate.discovered") == 198

@@ -18,7 +18,7 @@ from headgate.torture.meetings.worlds import WORLDS
 from support.calls import Db, ack, call, column, datas, extend, receive, send, tick, value
 
 S, C = "s", "c"
-MOVE = "select headgate.gather_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null"
+MOVE = "select headgate.find_ready_lanes_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null"
 RECEIVE = "select data from headgate.receive('s', 'c', %s, open => %s)"
 
 

@@ -350,8 +350,8 @@ MUTANTS = (
     ),
     Mutant(
         "E2: a caller's word makes a tick in an old transaction",
-        "  open := headgate.is_open() or open;\n",
-        "  open := coalesce(open, headgate.is_open());\n",
+        "  open := headgate.in_user_transaction() or open;\n",
+        "  open := coalesce(open, headgate.in_user_transaction());\n",
         ("misuse",),
         (
             (

@@ -1,12 +1,12 @@
--- gather_<stream id>(consumer, newest tick, now, few, direct): reads on in the log for the whole
--- consumer, up to 100,000 messages, and wakes the lanes it meets, making cursors for those that
--- have none; beyond these it looks which other lanes there are, lest one tenant's burst hides the
--- others. Inside a user's open transaction, or while another holds the gatherer, `few` lanes are
--- woken and the gatherer is left where it is: it and other lanes would be held until the commit.
--- `direct`: so many lanes it may hold, and of the others it leaves word.
+-- find_ready_lanes_<stream id>(consumer, newest tick, now, few, direct): reads on in the log for
+-- the whole consumer, up to 100,000 messages, and wakes the lanes it meets, making cursors for
+-- those that have none; beyond these it looks which other lanes there are, lest one tenant's burst
+-- hides the others. Inside a user's open transaction, or while another holds the gatherer, `few`
+-- lanes are woken and the gatherer is left where it is: it and other lanes would be held until the
+-- commit. `direct`: so many lanes it may hold, and of the others it leaves word.
 -- Locks: the gatherer's and idle lanes' cursors (SKIP LOCKED).
 -- Writes: cursor, wake, discovered.
-create function headgate.gather_{stream}(c headgate.consumer, newest headgate.tick,
+create function headgate.find_ready_lanes_{stream}(c headgate.consumer, newest headgate.tick,
                                          p_now timestamptz, few int, direct int default null)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan

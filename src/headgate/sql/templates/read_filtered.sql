@@ -1,10 +1,11 @@
--- sift_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the reading of a
--- span with a filter, with keys in order, with delays, with messages that were discarded, or of
--- what late transactions left below it. At most `chunk` messages are looked at.
+-- read_filtered_<stream id>(consumer, cursor, n, chunk, worker, now, deadline) -> messages: the
+-- reading of a span with a filter, with keys in order, with delays, with messages that were
+-- discarded, or of what late transactions left below it. At most `chunk` messages are looked at.
 -- Needs: the caller holds the cursor.
 -- Writes: delivery, parked, cursor.
-create function headgate.sift_{stream}(c headgate.consumer, l headgate.cursor, want int, chunk int,
-                                       p_worker text, t0 timestamptz, deadline timestamptz)
+create function headgate.read_filtered_{stream}(
+  c headgate.consumer, l headgate.cursor, want int, chunk int, p_worker text, t0 timestamptz,
+  deadline timestamptz)
 returns setof headgate.received language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   flying text[] := '{}';  -- the keys in flight

@@ -1,8 +1,8 @@
 -- receive_<stream id>(consumer, batch_size, worker, acks, open, ack_wait) -> messages, where lanes
 -- are named: those that are due give a share of the batch each, and go to the end of the rotation.
 -- The usual lanes (nothing parked, no filter, no key of theirs in flight where order is kept) are
--- served all in one statement, the others one by one by serve_<stream id>. What holds is at the
--- head of functions/lanes/lanes.sql.
+-- served all in one statement, the others one by one by serve_lane_<stream id>. What holds is at
+-- the head of functions/lanes/lanes.sql.
 create function headgate.receive_{stream}(
   p_consumer text, n int, p_worker text, acks text[], open boolean default null,
   p_ack_wait interval default null)
@@ -17,7 +17,7 @@ begin
   {step receive_named/open_call}
   {step receive_named/settle_acks}
   {step receive_named/apply_limits}
-  {step receive_named/take_notes}
+  {step receive_named/wake_noted_lanes}
   loop
     {step receive_named/next_round}
   end loop;

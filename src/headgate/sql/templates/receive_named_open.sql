@@ -16,7 +16,7 @@ begin
   {step receive_named/settle_acks}
   {step receive_named/apply_limits}
   begin
-    {step receive_named/take_notes}
+    {step receive_named/wake_noted_lanes}
     loop
       {step receive_named/next_round}
     end loop;

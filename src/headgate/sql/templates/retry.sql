@@ -1,5 +1,5 @@
 -- retry_<stream id>(call) -> messages of the lane that the call holds: those that are parked and
--- due, and that may leave (see unpark), or what sift_<stream id> answers.
+-- due, and that may leave (see unpark), or what read_filtered_<stream id> answers.
 -- Writes: as unpark and deliver_again, or as that.
 create function headgate.retry_{stream}(r headgate.receiving) returns setof headgate.received
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -10,10 +10,11 @@ declare
   keys text[];
   got int;
 begin
-  if r.step = 'sift' then
-    -- point: a span is to be sifted
+  if r.step = 'filtered' then
+    -- point: a span is to be filtered
     return query
-    select * from headgate.sift_{stream}(r.c, r.l, r.want, r.chunk, r.worker, r.t0, r.deadline);
+    select * from headgate.read_filtered_{stream}(
+      r.c, r.l, r.want, r.chunk, r.worker, r.t0, r.deadline);
     return;
   end if;
   select array_agg(p.seq), array_agg(p.attempt), array_agg(p.key) into back, attempts, keys

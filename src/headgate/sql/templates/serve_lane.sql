@@ -1,9 +1,9 @@
--- serve_<stream id>(consumer, cursor, newest tick, n, room, gatherer's tick, worker, now, deadline)
--- -> messages of one lane: what is parked and due together with the log, by the time they are due,
--- then by seq; where order is kept, what is parked first.
+-- serve_lane_<stream id>(consumer, cursor, newest tick, n, room, gatherer's tick, worker, now,
+-- deadline) -> messages of one lane: what is parked and due together with the log, by the time they
+-- are due, then by seq; where order is kept, what is parked first.
 -- Needs: the caller holds the cursor.
 -- Writes: cursor, delivery, parked.
-create function headgate.serve_{stream}(c headgate.consumer, l headgate.cursor,
+create function headgate.serve_lane_{stream}(c headgate.consumer, l headgate.cursor,
                                         newest headgate.tick, share int, room int, g_base bigint,
                                         p_worker text,
   t timestamptz, deadline timestamptz)
@@ -21,7 +21,7 @@ declare
   back bigint[]; back_attempts int[]; back_keys text[];
   again int := 0;  -- of these, how many were handed out before
 begin
-  if c.ordered then perform headgate.take_notes(c, l.lane, t); end if;
+  if c.ordered then perform headgate.take_key_wakes(c, l.lane, t); end if;
   {if upsert} perform headgate.forget_superseded(c, l.lane, t);
   {step serve_lane/begin_span}
   -- point: a named lane is to be read

@@ -39,8 +39,8 @@ begin
   if d.id is not null then
     acked := cardinality(d.seqs);
     whole := array[l || '.' || i];
-    if c.ordered then perform headgate.leave_notes(c, l, d.keys); end if;
-    if l >= 144115188075855872 then perform headgate.note_lanes(c, array[l]); end if;
+    if c.ordered then perform headgate.wake_keys(c, l, d.keys); end if;
+    if l >= 144115188075855872 then perform headgate.leave_lane_wakes(c, array[l]); end if;
   elsif not is_fixed then
     {step settle/settle_many}
   end if;

@@ -100,8 +100,8 @@ $$;
 create or replace function headgate.stream_functions(p_stream int) returns name[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select array_agg((f || '_' || p_stream)::name)
-    from unnest(array['append', 'append_drawn', 'move', 'receive', 'receive_open', 'retry', 'sift',
-                      'gather', 'lanes_ahead', 'serve']) f
+    from unnest(array['append', 'append_drawn', 'move', 'receive', 'receive_open', 'retry',
+                      'read_filtered', 'find_ready_lanes', 'lanes_ahead', 'serve_lane']) f
 $$;
 
 -- drop_stream_functions(stream id): removes what build_stream made.

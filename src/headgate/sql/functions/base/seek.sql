@@ -16,7 +16,7 @@ begin
   -- is it one?
   if target is distinct from 'end' then perform headgate.target_seq(c.stream, target); end if;
   -- a private one, at this very moment
-  newest := headgate.make_tick(c.stream, headgate.is_open() or target = 'end');
+  newest := headgate.make_tick(c.stream, headgate.in_user_transaction() or target = 'end');
   -- point: a seek has its tick
   perform headgate.hold_consumer(c, 'moved');
   had := headgate.reset_for_seek(c);

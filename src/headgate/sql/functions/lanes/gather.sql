@@ -27,8 +27,8 @@ end $$;
 -- move_gatherer(consumer) -> whether the gatherer of a consumer with named lanes was moved on,
 -- because nobody else did for a second: those who receive only inside longer transactions leave it
 -- where it is.
--- Locks: as gather_<stream id>.
--- Writes: as gather_<stream id>.
+-- Locks: as find_ready_lanes_<stream id>.
+-- Writes: as find_ready_lanes_<stream id>.
 create or replace function headgate.move_gatherer(c headgate.consumer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -41,7 +41,7 @@ begin
      or not (was.pos < was.to_hi or was.late is not null or was.to_tick <> newest.id) then
     return false;
   end if;
-  execute format('select headgate.gather_%s($1, $2, clock_timestamp(), null)', c.stream)
+  execute format('select headgate.find_ready_lanes_%s($1, $2, clock_timestamp(), null)', c.stream)
     using c, newest;
   select * into now from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   return (now.to_tick, now.pos, now.late) is distinct from (was.to_tick, was.pos, was.late);

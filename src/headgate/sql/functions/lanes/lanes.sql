@@ -6,31 +6,24 @@
 -- claim takes the lanes that are due, in the order of next_at, and each gives its share of the
 -- batch and goes to the end of the rotation. What holds:
 --   1. a lane without a cursor has nothing unread up to the tick that the gatherer has reached,
---     except from the span on that `discovered`
---      tells of it;
+--      except from the span on that `discovered` tells of it;
 --   2. a lane goes idle (next_at null) only when it has read up to that tick, as seen after its
---     cursor was locked; and the
---      gatherer, which meets a cursor that is locked, leaves a note (wake) instead of waiting. So
---        no wake is lost;
+--      cursor was locked; and the gatherer, which meets a cursor that is locked, leaves a note
+--      (wake) instead of waiting. So no wake is lost;
 --   3. a lane found full (next_at infinity) is woken by whatever takes one of its messages out of
---     flight: an ack in the same
---      receive wakes it directly when it gets the cursor, everything else leaves a note;
+--      flight: an ack in the same receive wakes it directly when it gets the cursor, everything
+--      else leaves a note;
 --   4. only one claim at a time holds a lane's cursor, and it counts what is in flight after it got
---     it: limits hold over
---      all workers;
+--      it: limits hold over all workers;
 --   5. the gatherer is moved by who holds it FOR NO KEY UPDATE. Nobody needs that to go on: while
---     it is held, by a transaction that
---      may be open for long, others add the few lanes that they need themselves (`few` below), from
---        where the gatherer stands. They
---      hold it FOR KEY SHARE, which keeps a seek off, and each lane by an advisory lock, by which
---        whoever moves the gatherer
---      tells that a lane may still be undone;
+--      it is held, by a transaction that may be open for long, others add the few lanes that they
+--      need themselves (`few` below), from where the gatherer stands. They hold it FOR KEY SHARE,
+--      which keeps a seek off, and each lane by an advisory lock, by which whoever moves the
+--      gatherer tells that a lane may still be undone;
 --   6. who moves the gatherer and may be part of a longer transaction touches only the lanes that
---     it serves itself (`direct`). Of the
---      others it leaves word that nobody has to wait for: notes (wake) of those that have a cursor,
---        rows in `discovered` of
---      those that have none. A lane of which there is such word is not forgotten, and one that was
---        discovered gets its cursor from
+--      it serves itself (`direct`). Of the others it leaves word that nobody has to wait for: notes
+--      (wake) of those that have a cursor, rows in `discovered` of those that have none. A lane of
+--      which there is such word is not forgotten, and one that was discovered gets its cursor from
 --      there alone (take_discovered): from anywhere else it would begin too late.
 
 -- set_channel(stream, consumer, channel, …): changes the limits of one channel (or key, by the
@@ -89,13 +82,13 @@ exception when lock_not_available then
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
--- expire(consumer, now, most) -> how many deliveries past their deadline were taken apart (at most
--- 100 a call): where lanes are named, and everywhere those whose deadline was moved nearer, of
--- which a lane's sweep_at does not know. With `most`, only until so many messages may be handed out
--- again: what a longer transaction takes apart nobody else gets before its end.
+-- expire_named_lanes(consumer, now, most) -> how many deliveries past their deadline were taken
+-- apart (at most 100 a call): where lanes are named, and everywhere those whose deadline was moved
+-- nearer, of which a lane's sweep_at does not know. With `most`, only until so many messages may be
+-- handed out again: what a longer transaction takes apart nobody else gets before its end.
 -- Locks: deliveries (SKIP LOCKED).
 -- Writes: delivery, parked, wake.
-create or replace function headgate.expire(
+create or replace function headgate.expire_named_lanes(
   c headgate.consumer, p_now timestamptz, p_most int default null) returns int
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$

@@ -50,7 +50,7 @@ begin
       'only the number of hashed lanes can be changed; here lanes come and go by themselves');
   end if;
   -- so that close_layouts has a new one to look at
-  perform headgate.make_tick(s.id, headgate.is_open());
+  perform headgate.make_tick(s.id, headgate.in_user_transaction());
   begin
     -- FOR UPDATE, because a consumer that is being created holds FOR KEY SHARE and must get its
     -- lanes, too
@@ -203,7 +203,7 @@ begin
   for c in select x.* from headgate.consumer x where x.stream = s.id order by x.id loop
     m := (select count(*) from headgate.layouts_of(c));
     continue when m < 2;
-    perform headgate.go_over(c, headgate.newest_tick(s.id));
+    perform headgate.move_to_next_layout(c, headgate.newest_tick(s.id));
     n := n + m - (select count(*) from headgate.layouts_of(c));
   end loop;
   delete from headgate.layout y

@@ -140,14 +140,14 @@ begin
     from heir h where k.consumer = c.id and k.lane = h.lane;
 end $$;
 
--- go_over(consumer, newest) -> the second oldest layout that the consumer has cursors in, and the
--- tick up to which that one may be read (null: not at all). Does what can be done now for the
--- consumer to go over from old layouts to newer ones. Inside a transaction that was open already it
--- only looks.
+-- move_to_next_layout(consumer, newest) -> the second oldest layout that the consumer has cursors
+-- in, and the tick up to which that one may be read (null: not at all). Does what can be done now
+-- for the consumer to go over from old layouts to newer ones. Inside a transaction that was open
+-- already it only looks.
 -- Locks: cursors of old layouts (SKIP LOCKED).
 -- Writes: cursor, parked.
-create or replace function headgate.go_over(c headgate.consumer, newest headgate.tick, out base int,
-                                            out tick headgate.tick)
+create or replace function headgate.move_to_next_layout(
+  c headgate.consumer, newest headgate.tick, out base int, out tick headgate.tick)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   y headgate.layout;
@@ -209,8 +209,8 @@ end $$;
 
 -- next_gated(consumer, cursor, newest) -> the cursor, which the caller holds and which has a gate,
 -- at the beginning of its next span; unchanged when there is none yet or it must wait.
--- Locks: as go_over.
--- Writes: as go_over.
+-- Locks: as move_to_next_layout.
+-- Writes: as move_to_next_layout.
 create or replace function headgate.next_gated(c headgate.consumer, l headgate.cursor,
                                                newest headgate.tick) returns headgate.cursor
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -219,7 +219,7 @@ begin
   select * into y from headgate.layout x where x.stream = c.stream and x.base <= l.lane
    order by x.base desc limit 1;
   select x.delivered into was from headgate.cursor x where x.consumer = c.id and x.lane = l.lane;
-  select * into g from headgate.go_over(c, newest);
+  select * into g from headgate.move_to_next_layout(c, newest);
   select * into k from headgate.cursor x where x.consumer = c.id and x.lane = l.lane;
   if not found or k.gate = 'feeds' then return l; end if;
   l.delivered := l.delivered + k.delivered - was;

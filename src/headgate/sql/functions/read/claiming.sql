@@ -93,7 +93,7 @@ declare
 begin
   -- point: a lane is claimed
   if l.sweep_at <= r.t0 or (r.lets_go and r.has_watched) then
-    l.sweep_at := headgate.take_apart(c, l.lane, r.t0);
+    l.sweep_at := headgate.expire_lane(c, l.lane, r.t0);
     r.l := l;
   end if;
   -- it has changed hands, or another worker is not done with it
@@ -105,7 +105,7 @@ begin
     return r;
   end if;
   -- point: a lane is swept
-  if c.ordered then perform headgate.take_notes(c, l.lane, r.t0); end if;
+  if c.ordered then perform headgate.take_key_wakes(c, l.lane, r.t0); end if;
   if r.is_upsert then perform headgate.forget_superseded(c, l.lane, r.t0); end if;
   if (select p.visible_at from headgate.parked p
        where p.consumer = c.id and p.lane = l.lane order by p.visible_at limit 1) <= r.t0 then

@@ -71,10 +71,10 @@ begin
   return seqs;
 end $$;
 
--- bury(consumer, delivery, seqs, attempts, error): appends messages of a delivery to the
--- dead-letter stream.
+-- append_dead_letters(consumer, delivery, seqs, attempts, error): appends messages of a delivery to
+-- the dead-letter stream.
 -- Needs: the caller removes them here, in the same transaction.
-create or replace function headgate.bury(
+create or replace function headgate.append_dead_letters(
   c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_attempts int[], p_error text)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -4,16 +4,16 @@
 -- A message that the consumer has not read yet stays in the log. A row in `discarded` with its lane
 -- says that the cursor of the lane passes it over. What holds:
 --   1. a discarded message that is unread has such a row, and its lane has a cursor with
---     `discards`. A claim of a lane without
---      `discards` never looks, and one with it takes the slower way (sift_<stream id>), which does;
+--      `discards`. A claim of a lane without `discards` never looks, and one with it takes the
+--      slower way (read_filtered_<stream id>), which does;
 --   2. both are written by who holds the lane's cursor, after a look from after the lock. So a
---     message is handed out by a claim
---      that had the cursor before, and is in flight then, or it is passed over;
+--      message is handed out by a claim that had the cursor before, and is in flight then, or it is
+--      passed over;
 --   3. a named lane that has no cursor gets one (give_cursors), and a cursor with `discards` is not
---     forgotten;
+--      forgotten;
 --   4. maintenance takes the lane out of rows that the cursor is past, and `discards` off a cursor
---     without any (pass_discarded). The
---      rows stay for those who look, until the message goes with its segment.
+--      without any (pass_discarded). The rows stay for those who look, until the message goes with
+--      its segment.
 -- What is in flight leaves its delivery as by an ack (read/departing.sql), what is parked is
 -- deleted. A seek forgets it all.
 
@@ -55,7 +55,7 @@ declare
   c headgate.consumer := headgate.find_consumer(stream, consumer);
   w headgate.discard_wish;
   -- the caller says, and it is not seen to be wrong: this statement is a transaction of its own
-  is_alone boolean := not coalesce(open, true) and not headgate.is_open();
+  is_alone boolean := not coalesce(open, true) and not headgate.in_user_transaction();
   looks bigint := 100000;  -- so many messages may still be looked at
   until timestamptz := clock_timestamp() + interval '500 milliseconds';  -- it waits for others
   chosen bigint[];

@@ -191,8 +191,8 @@ begin
     continue when d.id is null or d.seqs = '{}';
     -- point: what is to be discarded is taken out
     perform headgate.note_discarded(c, d.seqs);
-    if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
-    if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
+    if c.ordered then perform headgate.wake_keys(c, d.lane, d.keys); end if;
+    if d.lane >= 144115188075855872 then perform headgate.wake_lane(c, d.lane); end if;
     n := n + cardinality(d.seqs);
   end loop;
   return n;

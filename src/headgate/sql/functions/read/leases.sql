@@ -274,7 +274,7 @@ begin
                      for no key update skip locked)
     update headgate.cursor k set sweep_at = p_now from held
      where k.consumer = c.id and k.lane = held.lane;
-    perform headgate.sweep(c, p_now);
+    perform headgate.expire_hashed_lanes(c, p_now);
   end if;
   delete from headgate.worker w
    where w.consumer = c.id and w.name = any(dead)

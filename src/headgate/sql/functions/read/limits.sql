@@ -24,7 +24,7 @@ end $$;
 -- apply_limits(call) -> the call, as far as its consumer lets it: paused, max_ack_pending, leases.
 -- What has expired out of turn is seen to.
 -- Locks: as room_in_flight.
--- Writes: as expire.
+-- Writes: as expire_named_lanes.
 create or replace function headgate.apply_limits(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare
@@ -35,7 +35,7 @@ begin
   -- in an open transaction only what is in a lane that it claims (claim_any): nobody else gets it
   -- before its end. Where that is not known, no more than it may hand out.
   if r.has_watched and not r.lets_go and (not r.busy or r.open is not true) then
-    perform headgate.expire(c, r.t0, case when r.open is not false then r.asked end);
+    perform headgate.expire_named_lanes(c, r.t0, case when r.open is not false then r.asked end);
   end if;
   if c.max_ack_pending is not null then
     r.want := least(r.asked, headgate.room_in_flight(c, r.t0));
@@ -93,7 +93,7 @@ begin
     end loop;
     exit when slot is not null;
   end loop;
-  perform headgate.sweep(c, p_now);  -- what has expired is in flight no more
+  perform headgate.expire_hashed_lanes(c, p_now);  -- what has expired is in flight no more
   -- point: what is in flight is to be counted
   select c.max_ack_pending - coalesce(sum(cardinality(d.seqs) - (
            select count(*) from headgate.departed x

@@ -20,9 +20,9 @@ begin
       from unnest(d.seqs, d.attempts) u (s, a) join unnest(p_seqs) x (s) using (s)
         where coalesce(u.a, 1) >= c.max_deliver;
     if dead is not null then
-      perform headgate.bury(c, d, dead, tried, coalesce(p_error, p_reason));
+      perform headgate.append_dead_letters(c, d, dead, tried, coalesce(p_error, p_reason));
       if c.ordered then  -- what waited behind them goes on
-        perform headgate.leave_notes(c, d.lane,
+        perform headgate.wake_keys(c, d.lane,
                                      array(select u.k from unnest(d.seqs, d.keys) u (s, k)
                                              join unnest(dead) x (s) using (s)));
       end if;
@@ -48,12 +48,12 @@ begin
   end if;
 end $$;
 
--- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of
+-- expire_lane(consumer, lane, now) -> the next deadline in the lane. Parks the messages of
 -- deliveries past their deadline; at most 100 deliveries a call.
 -- Needs: the caller holds the lane's cursor.
 -- Locks: deliveries (SKIP LOCKED).
 -- Writes: delivery, parked.
-create or replace function headgate.take_apart(c headgate.consumer, p_lane bigint,
+create or replace function headgate.expire_lane(c headgate.consumer, p_lane bigint,
                                                p_now timestamptz) returns timestamptz
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare d headgate.delivery;
@@ -94,27 +94,29 @@ begin
   end if;
 end $$;
 
--- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming.
--- Locks: cursors (SKIP LOCKED), and as take_apart.
+-- expire_hashed_lanes(consumer, now): takes expired deliveries apart in every lane that nobody is
+-- claiming.
+-- Locks: cursors (SKIP LOCKED), and as expire_lane.
 -- Writes: delivery, parked, cursor.
-create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
+create or replace function headgate.expire_hashed_lanes(c headgate.consumer, p_now timestamptz)
+returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare l bigint; n int := headgate.expire(c, p_now);
+declare l bigint; n int := headgate.expire_named_lanes(c, p_now);
 begin
   for l in select k.lane from headgate.cursor k
     where k.consumer = c.id and k.lane < 144115188075855872 and k.sweep_at <= p_now
             order by k.lane for no key update skip locked loop
-    update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now)
+    update headgate.cursor k set sweep_at = headgate.expire_lane(c, l, p_now)
      where k.consumer = c.id and k.lane = l;
     n := n + 1;
   end loop;
   return n;
 end $$;
 
--- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are
+-- wake_keys(consumer, lane, keys): tells the next claim of the lane which of these keys, that are
 -- free now, have messages waiting.
 -- Writes: wake.
-create or replace function headgate.leave_notes(c headgate.consumer, p_lane bigint, p_keys text[])
+create or replace function headgate.wake_keys(c headgate.consumer, p_lane bigint, p_keys text[])
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -127,12 +129,12 @@ begin
   end if;
 end $$;
 
--- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has
+-- take_key_wakes(consumer, lane, now): makes the first waiting message of each key that an ack has
 -- freed due. Notes of keys whose first one another transaction holds stay.
 -- Needs: the caller holds the lane's cursor.
 -- Locks: parked (SKIP LOCKED).
 -- Writes: wake, parked.
-create or replace function headgate.take_notes(c headgate.consumer, p_lane bigint,
+create or replace function headgate.take_key_wakes(c headgate.consumer, p_lane bigint,
                                                p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare

@@ -32,7 +32,7 @@ begin
   if to_regclass('headgate.message_' || s) is null then
     perform headgate.stream_is_gone(receive.stream);
   end if;
-  open := headgate.is_open() or open;
+  open := headgate.in_user_transaction() or open;
   claim := format('select * from headgate.receive_%s%s($1, $2, $3, $4, $5, $6)',
                   case when open then 'open_' else '' end, s);
   if current_setting('transaction_isolation') not in ('repeatable read', 'serializable') then

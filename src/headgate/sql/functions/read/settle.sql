@@ -58,8 +58,8 @@ begin
        where f.consumer = c.id and f.lane = p_lane and f.parent = p_delivery);
   end if;
   if d.seqs is null or d.seqs = '{}' then return; end if;
-  if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
-  if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
+  if c.ordered then perform headgate.wake_keys(c, d.lane, d.keys); end if;
+  if d.lane >= 144115188075855872 then perform headgate.wake_lane(c, d.lane); end if;
 end $$;
 
 -- forget_departed_of(consumer, deliveries) -> how many messages of these deliveries, which are
@@ -122,11 +122,12 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
                    from (select unnest(p_asked) except select unnest(p_taken)) s) end
 $$;
 
--- note_lanes(consumer, lanes): tells the next receive that something of these named lanes is in
--- flight no more: of those that have limits (a lane of one key in order has that of one delivery),
--- or sleep because of limits that they had.
+-- leave_lane_wakes(consumer, lanes): tells the next receive that something of these named lanes is
+-- in flight no more: of those that have limits (a lane of one key in order has that of one
+-- delivery), or sleep because of limits that they had.
 -- Writes: wake.
-create or replace function headgate.note_lanes(c headgate.consumer, p_lanes bigint[]) returns void
+create or replace function headgate.leave_lane_wakes(c headgate.consumer, p_lanes bigint[])
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   if c.max_concurrency is not null
@@ -141,16 +142,16 @@ begin
   end if;
 end $$;
 
--- note_lane(consumer, lane): note_lanes of one.
-create or replace function headgate.note_lane(c headgate.consumer, p_lane bigint) returns void
+-- wake_lane(consumer, lane): leave_lane_wakes of one.
+create or replace function headgate.wake_lane(c headgate.consumer, p_lane bigint) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
-  select headgate.note_lanes(c, array[p_lane])
+  select headgate.leave_lane_wakes(c, array[p_lane])
 $$;
 
--- leave_notes_of(consumer, deliveries): leave_notes of what was in these deliveries, which are
+-- wake_keys_of(consumer, deliveries): wake_keys of what was in these deliveries, which are
 -- settled. Most often nothing waits behind any of it.
 -- Writes: wake.
-create or replace function headgate.leave_notes_of(c headgate.consumer,
+create or replace function headgate.wake_keys_of(c headgate.consumer,
                                                    p_deliveries headgate.delivery[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set enable_bitmapscan = off as $$
@@ -163,7 +164,7 @@ begin
         where (select p.lane from headgate.parked p where p.consumer = c.id and p.lane = u.lane
                 limit 1) is not null) then
     foreach d in array p_deliveries loop
-      perform headgate.leave_notes(c, d.lane, d.keys);
+      perform headgate.wake_keys(c, d.lane, d.keys);
     end loop;
   end if;
 end $$;

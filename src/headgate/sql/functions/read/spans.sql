@@ -18,7 +18,7 @@ begin
   end if;
   if not r.busy and not too_many
      or r.busy and (not tick_settled or pg_sequence_last_value(p_seqs) > tick_hi) then
-    r.newest := headgate.make_tick(p_stream, coalesce(p_open, headgate.is_open()));
+    r.newest := headgate.make_tick(p_stream, coalesce(p_open, headgate.in_user_transaction()));
     r.tick := (r.newest).id;
     if r.tick is null then perform headgate.consumer_is_missing(null, null); end if;
   end if;
@@ -83,7 +83,7 @@ begin
     r.step := 'read';
     return r;
   end if;
-  return headgate.begin_sift(r);
+  return headgate.begin_filtered(r);
 end $$;
 
 -- begin_spans(call) -> the call, which holds those of the lanes ahead that have a short new span

@@ -53,7 +53,7 @@ begin
       execute 'select ' || headgate.cold_statement(
           headgate.pasted('steps/receive/lanes_with_more', '{}'), p_stream)
         into r.ahead using r;
-    elsif r.step in ('retry', 'sift') then
+    elsif r.step in ('retry', 'filtered') then
       return query execute format('select * from headgate.retry_%s($1)', p_stream) using r;
       get diagnostics got = row_count;
     else

@@ -44,7 +44,7 @@ begin
   if r.step = 'look' then return headgate.end_look(r); end if;
   r.want := r.want - got;
   return case when r.step = 'retry' then headgate.end_retry(r, got)
-              when r.step = 'sift' then headgate.end_sift(r, got)
+              when r.step = 'filtered' then headgate.end_filtered(r, got)
               else headgate.begin_look(r) end;
 end $$;
 
@@ -69,16 +69,16 @@ declare
   is_left boolean := r.ahead <> '{}';
 begin
   r.ahead := null;
-  if is_left then return headgate.begin_sift(r); end if;
+  if is_left then return headgate.begin_filtered(r); end if;
   update headgate.cursor k
      set pos = r.hi, turn = r.t0, sweep_at = r.sweep_at, delivered = r.delivered
    where k.consumer = r.consumer and k.lane = r.lane;
   return headgate.next_lane(r);
 end $$;
 
--- begin_sift(call) -> the call, whose lane needs sift_<stream id>: a filter, keys in order, a late,
--- delayed or discarded message.
-create or replace function headgate.begin_sift(r headgate.receiving) returns headgate.receiving
+-- begin_filtered(call) -> the call, whose lane needs read_filtered_<stream id>: a filter, keys in
+-- order, a late, delayed or discarded message.
+create or replace function headgate.begin_filtered(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare
   c headgate.consumer := r.c;
@@ -95,12 +95,12 @@ begin
       case when c.pattern is null then r.want + 20 else r.want * 8 + 500 end
     else least(r.chunk * 4, 20000) end;
   r.chunk_lane := r.lane;
-  r.step := 'sift';
+  r.step := 'filtered';
   return r;
 end $$;
 
--- end_sift(call, got) -> the call, which has read its lane by sift_<stream id>.
-create or replace function headgate.end_sift(r headgate.receiving, got int)
+-- end_filtered(call, got) -> the call, which has read its lane by read_filtered_<stream id>.
+create or replace function headgate.end_filtered(r headgate.receiving, got int)
 returns headgate.receiving
 language plpgsql as $$
 declare

@@ -157,7 +157,7 @@ begin
   perform headgate.record_missing(c, array_agg(u.s), array_agg(u.k), 'removed while in flight')
      from unnest(d.seqs, d.keys) u (s, k) where u.s = any(gone);
   if c.ordered then
-    perform headgate.leave_notes(c, d.lane,
+    perform headgate.wake_keys(c, d.lane,
                                  array(select u.k from unnest(d.seqs, d.keys) u (s, k)
                                         where u.s = any(gone)));
   end if;

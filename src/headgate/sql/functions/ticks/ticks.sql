@@ -43,7 +43,7 @@ $$;
 create or replace function headgate.tick(stream text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.is_open())).id;
+  return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.in_user_transaction())).id;
 end $$;
 
 -- make_tick(stream id, open, hi0) -> the newest tick, made now if anything can have changed; a

@@ -96,7 +96,7 @@ begin
     if to_regclass('headgate.seq_' || s.id) is not null then raise; end if;
     perform headgate.stream_is_gone(s.name);
   end;
-  if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.is_open() then
+  if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.in_user_transaction() then
     perform headgate.ensure_segments(s.id, n);
     ending := headgate.segments_known(s.id);
   elsif pg_current_xact_id_if_assigned() is not null then  -- it may have sent before

@@ -15,7 +15,7 @@ if r.step = 'read' then
   exit lanes when got = r.want;
 elsif r.step in ('probe', 'look') then
   r.ahead := {step receive/lanes_with_more};
-elsif r.step in ('retry', 'sift') then
+elsif r.step in ('retry', 'filtered') then
   return query select * from headgate.retry_{stream}(r);
   get diagnostics got = row_count;
 elsif r.step = 'cold' then

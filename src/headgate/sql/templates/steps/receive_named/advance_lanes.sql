@@ -1,5 +1,5 @@
 -- advance_lanes: moves the cursors, and says when each lane is due again. A lane with a delayed
--- message stays where it is, for serve_<stream id>.
+-- message stays where it is, for serve_lane_<stream id>.
 -- Writes: cursor.
 u as (
   update headgate.cursor k

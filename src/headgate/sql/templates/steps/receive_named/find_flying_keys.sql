@@ -1,7 +1,7 @@
 -- find_flying_keys: which keys of these lanes are in flight, now that they are held, and before it
 -- is asked what is parked: a message that is nacked at this moment is seen in flight, or parked, or
--- both, but never as neither. (One that has departed may be counted as in flight: serve_<stream id>
--- looks closer.)
+-- both, but never as neither. (One that has departed may be counted as in flight:
+-- serve_lane_<stream id> looks closer.)
 -- Gives: flying, noted.
 select coalesce(array_agg(k.lane || ' ' || f.key), '{}') into flying
   from unnest(places) h (place) join headgate.cursor k on k.ctid = h.place

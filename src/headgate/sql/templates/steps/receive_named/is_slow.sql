@@ -1,6 +1,6 @@
--- is_slow: whether a lane needs serve_<stream id>: a filter, delays, messages that were discarded
--- or of late transactions, a span that does not simply end at the newest tick, something parked, or
--- a note of a key.
+-- is_slow: whether a lane needs serve_lane_<stream id>: a filter, delays, messages that were
+-- discarded or of late transactions, a span that does not simply end at the newest tick, something
+-- parked, or a note of a key.
 c.pattern is not null
 {if upsert} or true
 or k.sift or k.late is not null or k.discards

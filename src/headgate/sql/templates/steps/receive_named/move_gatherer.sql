@@ -1,9 +1,8 @@
 -- move_gatherer: moves the gatherer on to the newest tick, so that all lanes of a large backlog are
 -- known before one of them is served.
--- Gives: behind, special, and where the gatherer is.
--- Locks, writes: as gather_<stream id>. The gatherer stands only on public ticks, whose ids say
--- which is the later one. While somebody's transaction keeps new ones from being made, a few lanes
--- are woken past it.
+-- Gives: behind, special, and where the gatherer is. Locks, writes: as find_ready_lanes_<stream
+-- id>. The gatherer stands only on public ticks, whose ids say which is the later one. While
+-- somebody's transaction keeps new ones from being made, a few lanes are woken past it.
 public := newest;
 if newest.id <> newest.base then public := headgate.newest_tick({stream}); end if;
 loop  -- of a large backlog all lanes are to be known before one of them is served
@@ -15,9 +14,10 @@ loop  -- of a large backlog all lanes are to be known before one of them is serv
    where k.consumer = c.id and k.lane = -1;
   exit when open or not behind;
   if is_alone then
-    perform headgate.gather_{stream}(c, public, t0, null, null);
+    perform headgate.find_ready_lanes_{stream}(c, public, t0, null, null);
   else
-    perform headgate.gather_{stream}(c, public, t0, null, headgate.lanes_to_wake(c, t0, want));
+    perform headgate.find_ready_lanes_{stream}(c, public, t0, null,
+                                                headgate.lanes_to_wake(c, t0, want));
   end if;
   exit when clock_timestamp() > t0 + interval '300 milliseconds'
     or exists (select from headgate.cursor k
@@ -29,6 +29,6 @@ end loop;
 -- known yet.)
 if tries >= 4 or (behind and is_first and g_turn < t0 - interval '50 milliseconds')
    or (not busy and (open or public.id <> newest.id)) then
-  perform headgate.gather_{stream}(c, newest, t0, headgate.lanes_of_batch(want));
+  perform headgate.find_ready_lanes_{stream}(c, newest, t0, headgate.lanes_of_batch(want));
 end if;
 -- point: a rotation has gathered

@@ -24,7 +24,7 @@ if current_setting('transaction_isolation') in ('repeatable read', 'serializable
   -- another holds that
   dummy := set_config('lock_timeout', '200ms', true);
 end if;
-if open is null then open := headgate.is_open(); end if;
+if open is null then open := headgate.in_user_transaction(); end if;
 -- point: a rotation knows the consumer
 -- A tick must be made before this transaction has an id, so before anything is written. While
 -- some lane has work left in its span there is no hurry.
@@ -46,6 +46,6 @@ end if;
 if not busy and not too_many or busy
    and tick_at not between t0 - interval '20 milliseconds' and t0 + interval '1 second'
      and (not tick_settled or pg_sequence_last_value('headgate.seq_{stream}') > tick_hi) then
-  newest := headgate.make_tick({stream}, coalesce(open, headgate.is_open()));
+  newest := headgate.make_tick({stream}, coalesce(open, headgate.in_user_transaction()));
   tick_id := newest.id;
 end if;

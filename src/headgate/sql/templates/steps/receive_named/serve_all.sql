@@ -28,7 +28,7 @@ if true = any(slows) then
     continue when not slows[i];
     select k.* into l from headgate.cursor k where k.ctid = places[i];
     return query select *
-      from headgate.serve_{stream}(c, l, newest, least(shares[i], want), rooms[i], g_base,
+      from headgate.serve_lane_{stream}(c, l, newest, least(shares[i], want), rooms[i], g_base,
                                    p_worker, t1, deadline);
     get diagnostics got = row_count;
     want := want - got;

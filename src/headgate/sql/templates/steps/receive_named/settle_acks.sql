@@ -10,7 +10,7 @@ if cardinality(acks) > 0 then
     select array_agg(distinct x.lane), count(*), case when keeps_keys then array_agg(x.d) end,
            exists (select from headgate.channel h where h.consumer = c.id)
       into freed, got, gone, has_channels from gone x;
-    if gone is not null then perform headgate.leave_notes_of(c, gone); end if;
+    if gone is not null then perform headgate.wake_keys_of(c, gone); end if;
     -- the others: stale, or held by somebody
     if got < cardinality(acks) then perform headgate.settle_surely(c, acks); end if;
     if (is_limited or has_channels) and freed is not null then

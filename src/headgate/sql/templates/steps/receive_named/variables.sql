@@ -35,7 +35,7 @@ claimed bigint[];
 n_lanes int;
 rooms int[];
 shares int[];
-slows boolean[];  -- those that serve_{stream} has to see to
+slows boolean[];  -- those that serve_lane_{stream} has to see to
 is_first boolean := true;
 is_stale boolean;
 gone headgate.delivery[];

@@ -32,8 +32,8 @@ select array_agg(x.x), coalesce(sum(x.given), 0), coalesce(sum(cardinality((x.x)
        coalesce(array_agg((x.x).lane || '.' || (x.x).id) filter (where not x.is_whole), '{}')
   into settled, given, acked, whole, named from gone x;
 if settled is not null then
-  if c.ordered then perform headgate.leave_notes_of(c, settled); end if;
-  perform headgate.note_lanes(c,
+  if c.ordered then perform headgate.wake_keys_of(c, settled); end if;
+  perform headgate.leave_lane_wakes(c,
                               array(select distinct u.lane from unnest(settled) u
                                      where u.lane >= 144115188075855872));
 end if;

@@ -1,9 +1,11 @@
--- take_notes: sees to deliveries past their deadline, gives discovered lanes their cursors, and
--- wakes the lanes that there are notes of.
+-- wake_noted_lanes: sees to deliveries past their deadline, gives discovered lanes their cursors,
+-- and wakes the lanes that there are notes of.
 -- Gives: has_discovered, has_notes, taken, mine, newest.
--- Writes: as expire, take_discovered and take_wakes.
+-- Writes: as expire_named_lanes, take_discovered and take_wakes.
 if not open or not busy then  -- in an open transaction, only what it may then hand out
-  if has_watched then perform headgate.expire(c, t0, case when open then want end); end if;
+  if has_watched then
+    perform headgate.expire_named_lanes(c, t0, case when open then want end);
+  end if;
   select exists (select from headgate.discovered x where x.consumer = c.id),
          exists (select from headgate.wake w where w.consumer = c.id),
          exists (select from headgate.channel h where h.consumer = c.id)
