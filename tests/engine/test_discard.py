@@ -327,7 +327,7 @@ class TestAfterwards:
         assert len(drain(db, S, C)) == 5
         sent = fill(db, 10)
         assert discard(db, S, C, sent[:5], open=None).discarded == 5
-        db.execute("update headgate.cursor set turn = '2000-01-01', mark_at = '2000-01-01'")
+        db.execute("update headgate.cursor set served_at = '2000-01-01', rate_since = '2000-01-01'")
         db.execute("select headgate.forget_lanes(c) from headgate.consumer c")
         assert len(drain(db, S, C)) == 5
 

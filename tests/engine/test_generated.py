@@ -79,3 +79,9 @@ def test_every_template_and_step_is_used(db: Db) -> None:
         and f"'{name}'" not in script.split("'append', $source$")[0]
     ]
     assert unused == []
+
+
+def test_an_unknown_constant_is_told() -> None:
+    assert schema.with_constants("lane >= {NAMED_LANES}, '{}', '{a}'") == f"lane >= {2**58}, '{{}}', '{{a}}'"
+    with pytest.raises(KeyError, match="NAMELESS_LANES"):
+        schema.with_constants("lane >= {NAMELESS_LANES}")

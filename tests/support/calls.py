@@ -186,7 +186,10 @@ def pass_time(db: Db, by: str) -> None:
             "update headgate.parked set visible_at = visible_at - %s::interval, parked_at = parked_at - %s::interval",
             [by, by],
         )
-        db.execute("update headgate.tick set at = at - %s::interval, looked_at = looked_at - %s::interval", [by, by])
+        db.execute(
+            "update headgate.tick set at = at - %s::interval, locks_checked_at = locks_checked_at - %s::interval",
+            [by, by],
+        )
         db.execute("update headgate.message_id set at = at - %s::interval", [by])
         db.execute(
             "update headgate.worker set until = until - %s::interval, seen_at = seen_at - %s::interval", [by, by]

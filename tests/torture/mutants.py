@@ -55,8 +55,8 @@ MUTANTS = (
     ),
     Mutant(
         "a named lane with discards is read like others",
-        "or k.sift or k.late is not null or k.discards",
-        "or k.sift or k.late is not null",
+        "or k.has_delayed or k.late is not null or k.discards",
+        "or k.has_delayed or k.late is not null",
         ("discards-keys", "discards-channels"),
     ),
     Mutant(
@@ -187,8 +187,8 @@ MUTANTS = (
     ),
     Mutant(
         "two claim one lane",
-        "       order by k.turn limit 1 for no key update skip locked;\n      -- point",
-        "       order by k.turn limit 1;\n      -- point",
+        "       order by k.served_at limit 1 for no key update skip locked;\n      -- point",
+        "       order by k.served_at limit 1;\n      -- point",
         ("plain",),
     ),
     # order

@@ -45,6 +45,13 @@ UNGRANTED = (
 # PostgreSQL is told not to look at what a function calls; only types must be there before functions that take them.
 FOLDERS = ("base", "write", "ticks", "read", "lanes", "storage", "outside", "operate")
 
+# Numbers that stand in many functions, templates and views, as `{NAME}`.
+CONSTANTS = {
+    "UNNAMED_LANES": 2**57,  # Lanes from here on are by key or channel: first those of messages without one,
+    "NAMED_LANES": 2**58,  # and from here on the others.
+    "LONG_SPAN": 10_000,  # seqs: what is longer is read one segment at a time
+}
+
 AFTER_FUNCTIONS = ("views.sql", "rights.sql")
 
 # Migrations in which one of these stands lock tables that are in use.
@@ -94,7 +101,12 @@ def _parts() -> tuple[str, str]:
         if file.name.endswith(".sql")
     ]
     functions = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    return functions + _templates(), "\n".join(_read(name) for name in AFTER_FUNCTIONS)
+    return with_constants(functions + _templates()), with_constants("\n".join(_read(name) for name in AFTER_FUNCTIONS))
+
+
+def with_constants(script: str) -> str:
+    """The script with its constants' values; an unknown one is a KeyError that names it."""
+    return re.sub(r"\{([A-Z][A-Z_]+)\}", lambda found: str(CONSTANTS[found.group(1)]), script)
 
 
 def _templates() -> str:

@@ -16,7 +16,7 @@ declare
   total int := 0;
   chunk int;
   sleeps timestamptz;
-  is_strict boolean := c.ordered and {is_strict} and l.lane >= 288230376151711744;
+  is_strict boolean := c.ordered and {is_strict} and l.lane >= {NAMED_LANES};
   is_done boolean := false; was bigint := l.delivered; was_pos bigint := l.pos; due tid[];
   back bigint[]; back_attempts int[]; back_keys text[];
   again int := 0;  -- of these, how many were handed out before

@@ -40,7 +40,7 @@ begin
     acked := cardinality(d.seqs);
     whole := array[l || '.' || i];
     if c.ordered then perform headgate.wake_keys(c, l, d.keys); end if;
-    if l >= 144115188075855872 then perform headgate.leave_lane_wakes(c, array[l]); end if;
+    if l >= {UNNAMED_LANES} then perform headgate.leave_lane_wakes(c, array[l]); end if;
   elsif not is_fixed then
     {step settle/settle_many}
   end if;

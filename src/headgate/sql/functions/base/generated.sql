@@ -82,10 +82,10 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     when 'hash' then
       'p_base + coalesce((hashtextextended(k, 0) % p_lanes + p_lanes) % p_lanes, floor(random() * p_lanes))::int'
     when 'key' then
-      format('case when k is null then 144115188075855872 + floor(random() * p_lanes)::bigint else %s end',
+      format('case when k is null then {UNNAMED_LANES} + floor(random() * p_lanes)::bigint else %s end',
              headgate.named_lane_sql('k'))
     when 'channel' then
-      format('case when c is null then 144115188075855872 else %s end',
+      format('case when c is null then {UNNAMED_LANES} else %s end',
              headgate.named_lane_sql('c')) end
 $$;
 

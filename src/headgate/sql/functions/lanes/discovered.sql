@@ -26,7 +26,7 @@ begin
     for try in 1 .. 2 loop
       begin
         with i as (
-          insert into headgate.cursor (consumer, lane, turn, first_seq, from_tick, from_snap,
+          insert into headgate.cursor (consumer, lane, served_at, first_seq, from_tick, from_snap,
                                        from_lo, to_tick, to_base, to_snap, to_lo, to_hi, pos, late,
                                        next_at, max_concurrency, release_interval, name)
           select c.id, u.lane, '-infinity', g.first_seq, g.from_tick, g.from_snap, g.from_lo,
@@ -194,7 +194,7 @@ begin
     k.lane := d.lane;
     k.name := d.name;
     k.next_at := d.at;
-    k.turn := '-infinity';
+    k.served_at := '-infinity';
     k.first_seq := d.first_seq;
     k.from_tick := d.from_tick;
     k.from_lo := d.from_lo;
@@ -220,7 +220,7 @@ create or replace function headgate.noted_lanes(p_consumer int) returns setof he
 language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   select k.*
     from (select w.lane from headgate.wake w
-           where w.consumer = p_consumer and w.lane >= 144115188075855872
+           where w.consumer = p_consumer and w.lane >= {UNNAMED_LANES}
                    union
                    select x.lane from headgate.discovered x where x.consumer = p_consumer) w
     join headgate.cursor k on k.consumer = p_consumer and k.lane = w.lane and k.next_at is null

@@ -37,7 +37,7 @@ declare
   now headgate.cursor;
 begin
   select * into was from headgate.cursor k where k.consumer = c.id and k.lane = -1;
-  if not found or was.turn > clock_timestamp() - interval '1 second'
+  if not found or was.served_at > clock_timestamp() - interval '1 second'
      or not (was.pos < was.to_hi or was.late is not null or was.to_tick <> newest.id) then
     return false;
   end if;

@@ -39,7 +39,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 declare
   s headgate.stream := headgate.find_stream(stream);
   c headgate.consumer := headgate.find_consumer(stream, consumer);
-  l bigint := case when channel is null then 144115188075855872
+  l bigint := case when channel is null then {UNNAMED_LANES}
                    else headgate.named_lane(channel) end;
   h headgate.channel;
 begin
@@ -99,7 +99,7 @@ declare
 begin
   loop
     for d in select * from headgate.delivery x
-              where x.consumer = c.id and (x.lane >= 144115188075855872 or x.is_watched)
+              where x.consumer = c.id and (x.lane >= {UNNAMED_LANES} or x.is_watched)
                 and x.deadline <= p_now
               order by x.deadline limit case when p_most is null then 100 else 1 end
                 for update skip locked loop
@@ -129,7 +129,7 @@ begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1
      for no key update skip locked;
   if not found or g.pos < g.to_hi or g.late is not null
-     or g.mark_at > clock_timestamp() - interval '10 seconds' then
+     or g.rate_since > clock_timestamp() - interval '10 seconds' then
     return 0;
   end if;
   -- lanes that were full when their limits were changed, and have nothing in flight whose ack could
@@ -141,7 +141,7 @@ begin
   with idle as (
     select k.consumer, k.lane from headgate.cursor k
      where k.consumer = c.id and k.lane >= 0 and k.next_at is null
-       and k.turn < clock_timestamp() - interval '1 minute'
+       and k.served_at < clock_timestamp() - interval '1 minute'
        -- all that it has read the gatherer has passed (one on a private tick has read more than its
        -- base tells)
        and ((k.to_tick = k.to_base and k.to_base <= g.to_base)
@@ -159,7 +159,7 @@ begin
     from gone;
   -- (the gatherer has no rate: here its mark only says when this was last done)
   update headgate.cursor k set delivered = k.delivered + total, redelivered = k.redelivered + again,
-         mark_at = case when n < 10000 then clock_timestamp() else k.mark_at end
+         rate_since = case when n < 10000 then clock_timestamp() else k.rate_since end
    where k.consumer = c.id and k.lane = -1;
   return n;
 end $$;

@@ -80,7 +80,7 @@ begin
   -- the new lanes are empty: any tick from before they can be used is a good start
   newest := headgate.newest_tick(s.id);
   insert into headgate.cursor (consumer, lane, first_seq, from_tick, from_snap, from_lo, to_tick,
-                               to_base, to_snap, to_lo, to_hi, pos, turn, gate)
+                               to_base, to_snap, to_lo, to_hi, pos, served_at, gate)
     select c.id, l.lane, (select max(k.first_seq) from headgate.cursor k where k.consumer = c.id),
            newest.id, newest.snap, newest.lo, newest.id, newest.base, newest.snap, newest.lo,
            newest.hi, newest.hi,

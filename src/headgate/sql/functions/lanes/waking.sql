@@ -23,7 +23,7 @@ begin
   -- point: lanes to wake are held
   if places is not null then
     update headgate.cursor k
-       set next_at = greatest(p_now, k.turn + coalesce(k.release_interval, c.release_interval))
+       set next_at = greatest(p_now, k.served_at + coalesce(k.release_interval, c.release_interval))
          where k.ctid = any(places);
   end if;
   if cardinality(p_lanes) > coalesce(cardinality(held), 0) then
@@ -68,7 +68,8 @@ begin
      where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h;
   update headgate.cursor k
      set next_at
-       = headgate.when_due(p_now, k.turn, coalesce(k.release_interval, c.release_interval), p_first)
+       = headgate.when_due(p_now, k.served_at, coalesce(k.release_interval, c.release_interval),
+                           p_first)
    where k.ctid = any(places) and (k.next_at is null or k.next_at > p_now);
   held := held || headgate.wake_without_cursor(c, noted, n, p_now);
   -- point: noted lanes are woken
@@ -167,8 +168,8 @@ begin
                  1000);
 end $$;
 
--- when_due(now, last turn, pace, first) -> when a lane that is woken is due: at once, or when its
--- pace allows; with `first` before all others.
+-- when_due(now, last served at, pace, first) -> when a lane that is woken is due: at once, or when
+-- its pace allows; with `first` before all others.
 create or replace function headgate.when_due(p_now timestamptz, p_turn timestamptz, p_pace interval,
                                              p_first boolean) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -180,7 +181,7 @@ $$;
 -- there, lest the first ones hide the others.
 create or replace function headgate.any_lane() returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select 288230376151711744 + floor(random() * 288230376151711744)::bigint
+  select {NAMED_LANES} + floor(random() * {NAMED_LANES})::bigint
 $$;
 
 -- room_for_locks(n) -> how many of n more lanes this transaction may hold by advisory locks. The

@@ -93,7 +93,7 @@ begin
        cross join lateral headgate.discovered_lanes(($1).id, l.lane) d),
     counted as (
       select l.*, case when k.lane = l.lane then k.next_at end as next_at,
-             case when k.lane = l.lane then k.turn end as turn,
+             case when k.lane = l.lane then k.served_at end as served_at,
              case when k.lane = l.lane then k.delivered - k.redelivered else 0 end as delivered,
              coalesce(h.max_concurrency, ($1).max_concurrency) as max_concurrency,
              coalesce(h.release_interval, ($1).release_interval) as release_interval,
@@ -139,7 +139,7 @@ begin
         left join lateral (
           select h.* from headgate.channel h
            where h.consumer = ($1).id and h.lane = l.lane limit 1) h on true)
-    select coalesce(x.name, case when x.lane >= 288230376151711744 then (
+    select coalesce(x.name, case when x.lane >= {NAMED_LANES} then (
              select m.name from (
                select %5$s as name from headgate.message_%1$s m where m.seq = x.first
                union all
@@ -154,7 +154,7 @@ begin
               union all
               select m.created_at from headgate.preserved_%1$s m where m.seq = x.first) m limit 1),
            x.in_flight, x.parked_now, x.delayed, x.max_concurrency, x.release_interval, x.delivered,
-           nullif(x.turn, '-infinity'), ($2).complete,
+           nullif(x.served_at, '-infinity'), ($2).complete,
            -- where the page ends is told by its last row, whichever lane that is
            l.lane || ':' || case when $5 <> 'name' then l.rank::text
                                  else coalesce('=' || l.name, '') end

@@ -15,11 +15,11 @@ begin
   if r.busy and not r.is_quick then
     select k.lane, 'tend' into r.lane, r.step from headgate.cursor k
      where k.consumer = r.consumer
-       and (k.pos < k.to_hi or k.turn < r.t0 - interval '20 milliseconds')
+       and (k.pos < k.to_hi or k.served_at < r.t0 - interval '20 milliseconds')
        and k.lane <> all(r.tried)
      order by (r.c).ordered and exists (
                 select from headgate.delivery d where d.consumer = r.consumer and d.lane = k.lane),
-              k.turn
+              k.served_at
      limit 1 for no key update skip locked;
   end if;
   if r.lane is null then
@@ -61,7 +61,7 @@ begin
            where p.consumer = r.consumer and p.lane = k.lane order by p.visible_at limit 1) <= r.t0
       or ((r.c).ordered and exists (
            select from headgate.wake w where w.consumer = r.consumer and w.lane = k.lane)))
-   order by k.turn limit 1 for no key update skip locked;
+   order by k.served_at limit 1 for no key update skip locked;
   if found then
     r.lane := (r.l).lane;
     return headgate.tend_lane(r);
@@ -98,7 +98,7 @@ begin
   end if;
   -- it has changed hands, or another worker is not done with it
   if c.leased and not headgate.may_claim(c, l.lane, r.worker) then
-    update headgate.cursor k set turn = r.t0, sweep_at = l.sweep_at
+    update headgate.cursor k set served_at = r.t0, sweep_at = l.sweep_at
      where k.consumer = c.id and k.lane = l.lane;
     r.tried := r.tried || l.lane;
     r.step := case when r.lets_go then 'let go' else 'claim' end;

@@ -257,7 +257,7 @@ begin
       insert into headgate.attempt (stream, consumer, seq, attempt, at, outcome)
         select ($1).stream, ($1).id, b.seq, 0, clock_timestamp(), 'redriven' from back b)
     insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b
-     where b.lane >= 144115188075855872 $q$,
+     where b.lane >= {UNNAMED_LANES} $q$,
     c.stream, headgate.newest_only(headgate.find_stream(stream), 'm'))
     using c, sources;
   return cardinality(sources);
@@ -319,7 +319,7 @@ begin
     update headgate.parked p set visible_at = clock_timestamp() from held h
      where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane),
   notes as (insert into headgate.wake (consumer, lane) select distinct c.id, d.lane from due d
-            where d.lane >= 144115188075855872)
+            where d.lane >= {UNNAMED_LANES})
   select count(*) into n from due;
   return n;
 end $$;

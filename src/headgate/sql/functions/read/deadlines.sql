@@ -219,7 +219,7 @@ begin
       insert into headgate.wake (consumer, lane, key)
         select distinct c.id, r.lane, k from unnest(r.keys) k where k is not null;
     end if;
-    if r.lane >= 144115188075855872 then perform headgate.wake_lane(c, r.lane); end if;
+    if r.lane >= {UNNAMED_LANES} then perform headgate.wake_lane(c, r.lane); end if;
   end loop;
   return found_seqs;
 end $$;

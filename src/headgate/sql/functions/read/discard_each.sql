@@ -192,7 +192,7 @@ begin
     -- point: what is to be discarded is taken out
     perform headgate.note_discarded(c, d.seqs);
     if c.ordered then perform headgate.wake_keys(c, d.lane, d.keys); end if;
-    if d.lane >= 144115188075855872 then perform headgate.wake_lane(c, d.lane); end if;
+    if d.lane >= {UNNAMED_LANES} then perform headgate.wake_lane(c, d.lane); end if;
     n := n + cardinality(d.seqs);
   end loop;
   return n;
@@ -215,7 +215,7 @@ begin
   notes as (
     insert into headgate.wake (consumer, lane, key)
       select distinct c.id, g.lane, g.key from gone g
-       where g.key is not null or g.lane >= 144115188075855872)
+       where g.key is not null or g.lane >= {UNNAMED_LANES})
   select coalesce(array_agg(g.seq), '{}') into gone from gone g;
   -- point: what was parked is to be noted as discarded
   perform headgate.note_discarded(c, gone);

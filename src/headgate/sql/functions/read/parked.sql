@@ -43,7 +43,7 @@ begin
            case when p_reason = 'expired' then coalesce(d.parent, d.id) end
       from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(p_seqs) x (s) using (s)
      where not exists (select from unnest(dead) y (s) where y.s = u.s);
-  if d.lane >= 144115188075855872 then
+  if d.lane >= {UNNAMED_LANES} then
     insert into headgate.wake (consumer, lane) values (c.id, d.lane);
   end if;
 end $$;
@@ -104,7 +104,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare l bigint; n int := headgate.expire_named_lanes(c, p_now);
 begin
   for l in select k.lane from headgate.cursor k
-    where k.consumer = c.id and k.lane < 144115188075855872 and k.sweep_at <= p_now
+    where k.consumer = c.id and k.lane < {UNNAMED_LANES} and k.sweep_at <= p_now
             order by k.lane for no key update skip locked loop
     update headgate.cursor k set sweep_at = headgate.expire_lane(c, l, p_now)
      where k.consumer = c.id and k.lane = l;

@@ -254,7 +254,7 @@ begin
       insert into headgate.attempt (stream, consumer, seq, attempt, at, outcome)
         select ($1).stream, ($1).id, b.seq, 0, $3, $4 from back b)
     insert into headgate.wake (consumer, lane)
-      select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$, c.stream)
+      select distinct ($1).id, b.lane from back b where b.lane >= {UNNAMED_LANES} $q$, c.stream)
     using c, p_seqs, now, p_reason;
 end $$;
 

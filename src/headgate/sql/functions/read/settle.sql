@@ -59,7 +59,7 @@ begin
   end if;
   if d.seqs is null or d.seqs = '{}' then return; end if;
   if c.ordered then perform headgate.wake_keys(c, d.lane, d.keys); end if;
-  if d.lane >= 144115188075855872 then perform headgate.wake_lane(c, d.lane); end if;
+  if d.lane >= {UNNAMED_LANES} then perform headgate.wake_lane(c, d.lane); end if;
 end $$;
 
 -- forget_departed_of(consumer, deliveries) -> how many messages of these deliveries, which are
@@ -240,7 +240,7 @@ begin
     continue when d.id is null or d.seqs = '{}';
     -- point: what is released is taken out
     perform headgate.hand_back(d, 'released');
-    if d.lane >= 144115188075855872 then
+    if d.lane >= {UNNAMED_LANES} then
       insert into headgate.wake (consumer, lane) values (c.id, d.lane);
     end if;
     released := released + case when a.seqs is null then cardinality(d.seqs)

@@ -55,16 +55,16 @@ begin
        set from_tick = l.from_tick, from_snap = l.from_snap, from_lo = l.from_lo,
            to_tick = l.to_tick,
            to_base = l.to_base, to_snap = l.to_snap, to_lo = l.to_lo, to_hi = l.to_hi, pos = l.pos,
-           late = l.late, turn = r.t0, sweep_at = l.sweep_at, delivered = l.delivered
+           late = l.late, served_at = r.t0, sweep_at = l.sweep_at, delivered = l.delivered
      where k.consumer = c.id and k.lane = l.lane;
   end if;
-  if l.mark_at < r.t0 - interval '10 seconds' then
+  if l.rate_since < r.t0 - interval '10 seconds' then
     perform headgate.move_marks(c.id, l.lane, r.t0);
   end if;
   if r.want = 0 or (l.pos >= l.to_hi and l.late is null) then
     r.tried := r.tried || l.lane;
     if not moved then
-      update headgate.cursor k set turn = r.t0, sweep_at = l.sweep_at, delivered = l.delivered
+      update headgate.cursor k set served_at = r.t0, sweep_at = l.sweep_at, delivered = l.delivered
        where k.consumer = c.id and k.lane = l.lane;
     end if;
     r.step := case when r.want = 0 then null
@@ -73,7 +73,8 @@ begin
     return r;
   end if;
   r.pos := l.pos;
-  r.hi := case when l.to_hi - l.pos > 10000 then headgate.end_of_read((r.c).stream, l.pos, l.to_hi)
+  r.hi := case when l.to_hi - l.pos > {LONG_SPAN}
+                 then headgate.end_of_read((r.c).stream, l.pos, l.to_hi)
                else l.to_hi end;
   r.from_snap := l.from_snap;
   r.to_snap := l.to_snap;
@@ -110,13 +111,14 @@ begin
     from (select k.lane, k.to_base from headgate.cursor k
            where k.consumer = r.consumer and k.lane = any(r.ahead)
              and k.pos >= k.to_hi and k.late is null and not k.discards and k.gate is null
-             and k.to_tick = k.to_base and k.to_tick < newest.id and k.to_lo >= newest.hi - 10000
+             and k.to_tick = k.to_base and k.to_tick < newest.id
+             and k.to_lo >= newest.hi - {LONG_SPAN}
              and (k.sweep_at is null or k.sweep_at > r.t0)
-             and k.mark_at >= r.t0 - interval '10 seconds'
+             and k.rate_since >= r.t0 - interval '10 seconds'
              and (select p.visible_at from headgate.parked p
                    where p.consumer = r.consumer and p.lane = k.lane
                    order by p.visible_at limit 1) <= r.t0 is not true
-           order by k.turn limit r.want for no key update skip locked) h;
+           order by k.served_at limit r.want for no key update skip locked) h;
   -- (ticks that tell of late transactions or of a restore: next_span knows what to do)
   if lanes is null or exists (
        select from headgate.tick t
@@ -128,7 +130,7 @@ begin
   update headgate.cursor k
      set from_tick = k.to_tick, from_snap = k.to_snap, from_lo = k.to_lo, to_tick = newest.id,
          to_base = newest.id, to_snap = newest.snap, to_lo = newest.lo, to_hi = newest.hi,
-         pos = greatest(k.to_lo, k.first_seq - 1), turn = r.t0
+         pos = greatest(k.to_lo, k.first_seq - 1), served_at = r.t0
    where k.consumer = r.consumer and k.lane = any(lanes);
   -- point: several lanes have their spans
   r.begun := lanes;

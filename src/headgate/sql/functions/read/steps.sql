@@ -13,7 +13,7 @@
 --   receive_step -> (a lane with work left) read
 --                -> claim_with_care -> probe -> begin_spans -> read, read, …
 --                                            -> claim_any -> tend_lane -> retry -> begin_span ->
---                                              read, sift
+--                                              read, filtered
 
 -- know_call(call, batch_size, worker, open, upsert, lets go) -> the call, with all that is needed
 -- off the plain path.
@@ -49,7 +49,8 @@ begin
 end $$;
 
 -- begin_look(call) -> the call, which found nothing in its lane that it could hand out at once: it
--- asks whether anything is left there. (That a lane has nothing is usual, and a sift costs more.)
+-- asks whether anything is left there. (That a lane has nothing is usual, and to filter costs
+-- more.)
 create or replace function headgate.begin_look(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 begin
@@ -60,7 +61,7 @@ begin
   return r;
 end $$;
 
--- end_look(call) -> the call, which is at the end of its lane's span, or has to sift what is left
+-- end_look(call) -> the call, which is at the end of its lane's span, or has to filter what is left
 -- of it.
 -- Writes: cursor.
 create or replace function headgate.end_look(r headgate.receiving) returns headgate.receiving
@@ -71,7 +72,7 @@ begin
   r.ahead := null;
   if is_left then return headgate.begin_filtered(r); end if;
   update headgate.cursor k
-     set pos = r.hi, turn = r.t0, sweep_at = r.sweep_at, delivered = r.delivered
+     set pos = r.hi, served_at = r.t0, sweep_at = r.sweep_at, delivered = r.delivered
    where k.consumer = r.consumer and k.lane = r.lane;
   return headgate.next_lane(r);
 end $$;

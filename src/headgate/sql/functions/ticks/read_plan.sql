@@ -82,7 +82,7 @@ begin
     n := least(coalesce(ceil((ending - first)::numeric / lanes_per_task), tasks, 1),
                ending - first);
   else
-    first := 288230376151711744;
+    first := {NAMED_LANES};
     ending := 576460752303423488;
     n := least(coalesce(ceil(s.lanes::numeric / lanes_per_task), tasks, 1), 1024);
   end if;

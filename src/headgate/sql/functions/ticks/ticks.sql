@@ -149,7 +149,7 @@ begin
   t.id := nextval('headgate.tick_id');
   t.base := case when p_open then last.id else t.id end;
   t.at := clock_timestamp();
-  t.looked_at := last.looked_at;
+  t.locks_checked_at := last.locks_checked_at;
   if last.late_xids is null and pg_snapshot_xmin(t.snap) = pg_snapshot_xmax(t.snap) then
     fresh_min := pg_snapshot_xmax(t.snap);  -- nothing is open, and nothing was late
   else
@@ -186,9 +186,9 @@ begin
                when fresh_min >= t.bound then greatest(last.lo, t.hi0)
                else greatest(last.lo, headgate.lo_for(p_stream, fresh_min)) end;
   if not p_open and t.late_xids is not null
-     and (t.looked_at is null or t.looked_at < t.at - interval '1 second') then
+     and (t.locks_checked_at is null or t.locks_checked_at < t.at - interval '1 second') then
     t.late_from := headgate.raise_late_from(p_stream, t.late_xids, t.late_from, t.hi0);
-    t.looked_at := t.at;
+    t.locks_checked_at := t.at;
   end if;
   -- point: a tick knows who is late
   insert into headgate.tick select t.*;

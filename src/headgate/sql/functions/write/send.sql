@@ -8,7 +8,7 @@
 -- without a name. So named lanes are told from numbered ones by their size.
 create or replace function headgate.named_lane_sql(p_expression text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select format('((hashtextextended(%s, 0) & 288230376151711743) | 288230376151711744)',
+  select format('((hashtextextended(%s, 0) & 288230376151711743) | {NAMED_LANES})',
                 p_expression)
 $$;
 

@@ -9,5 +9,5 @@ update headgate.cursor k
    set from_tick = g.from_tick, from_snap = g.from_snap, from_lo = g.from_lo, to_tick = g.to_tick,
        to_base = g.to_base,
        to_snap = g.to_snap, to_lo = g.to_lo, to_hi = g.to_hi, pos = g.pos, late = g.late,
-       turn = p_now
+       served_at = p_now
  where k.consumer = c.id and k.lane = -1;

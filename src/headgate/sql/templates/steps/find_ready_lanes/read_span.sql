@@ -11,7 +11,7 @@ if g.late is not null then  -- what late transactions left below the span
        and (c.pattern is null or m.key ~ c.pattern) group by m.lane) x;
 else
   -- few of a long span: by chance, from lane to lane
-  if few is not null and g.to_hi - g.pos > 10000 then
+  if few is not null and g.to_hi - g.pos > {LONG_SPAN} then
     select array_agg(x.lane), array_agg(x.name) into lanes, names
       from headgate.lanes_ahead_{stream}(g, g.pos, headgate.any_lane(),
                                          least(few * 4 + 50, 500)) x

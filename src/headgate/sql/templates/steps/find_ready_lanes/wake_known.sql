@@ -13,7 +13,7 @@ if known <> '{}' then
      where k.consumer = c.id and k.lane = u.lane limit 1 for no key update skip locked) h;
   update headgate.cursor k
      set next_at
-       = headgate.when_due(p_now, k.turn, coalesce(k.release_interval, c.release_interval),
+       = headgate.when_due(p_now, k.served_at, coalesce(k.release_interval, c.release_interval),
                                                            few is not null
                                                            or direct is not null)
    where k.ctid = any(places) and (few is not null or k.to_base < g.to_base)

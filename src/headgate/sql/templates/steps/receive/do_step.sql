@@ -3,7 +3,7 @@
 --   probe  Which lanes have something behind their span?
 --   look   Is anything left in the lane's span?
 --   retry  What is parked and due.
---   sift   A span with a filter, with keys in order, with delays …
+--   filtered  A span with a filter, with keys in order, with delays …
 --   cold   Everything, in a session that is to keep no plans of this stream.
 r := {step receive/next_step};
 if r.step = 'read' then

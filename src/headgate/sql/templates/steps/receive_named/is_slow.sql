@@ -3,7 +3,7 @@
 -- parked, or a note of a key.
 c.pattern is not null
 {if upsert} or true
-or k.sift or k.late is not null or k.discards
+or k.has_delayed or k.late is not null or k.discards
 or (k.pos >= k.to_hi
     and (k.to_tick <> k.to_base or newest.id <> newest.base or k.to_base <= special))
 or k.lane = any(noted)

@@ -7,7 +7,7 @@ public := newest;
 if newest.id <> newest.base then public := headgate.newest_tick({stream}); end if;
 loop  -- of a large backlog all lanes are to be known before one of them is served
   select k.pos < k.to_hi or k.to_tick <> public.id or k.late is not null, k.pos, k.to_tick,
-         k.turn,
+         k.served_at,
          (select coalesce(max(t.id), 0) from headgate.tick t
            where t.stream = {stream} and (t.late is not null or t.bridge_to is not null))
     into behind, g_pos, g_tick, g_turn, special from headgate.cursor k

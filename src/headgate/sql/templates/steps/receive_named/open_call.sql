@@ -34,7 +34,7 @@ select t.id, t.at, t.hi, t.hi = t.hi0 and pg_snapshot_xmin(t.snap) >= t.bound,
                 where k.consumer = c.id and k.next_at <= t0 and k.next_at < 'infinity'),
        -- (asked here, because a statement of its own costs more than the question)
        (select d.id from headgate.delivery d
-         where d.consumer = c.id and d.lane >= 144115188075855872 and d.deadline <= t0
+         where d.consumer = c.id and d.lane >= {UNNAMED_LANES} and d.deadline <= t0
            order by d.deadline limit 1) is not null
   into tick_id, tick_at, tick_hi, tick_settled, too_many, busy, has_watched
   from headgate.tick t where t.stream = {stream} and t.base = t.id order by t.id desc limit 1;

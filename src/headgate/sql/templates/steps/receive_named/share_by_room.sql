@@ -17,7 +17,7 @@ select array_agg(y.room order by y.nth), array_agg(y.slow order by y.nth),
                where x.consumer = c.id and x.lane = k.lane),
              (select x.release_interval from headgate.channel x
                where x.consumer = c.id and x.lane = k.lane)) as is_stale,
-           case when c.ordered and {is_strict} and k.lane >= 288230376151711744 then
+           case when c.ordered and {is_strict} and k.lane >= {NAMED_LANES} then
                   case when (
                     select d.id from headgate.delivery d
                      where d.consumer = c.id and d.lane = k.lane and {left_in_flight} > 0

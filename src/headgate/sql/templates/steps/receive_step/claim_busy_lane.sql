@@ -6,19 +6,19 @@ select k.lane, k.pos, k.to_hi, k.from_snap, k.to_snap, k.sweep_at, k.delivered,
        case
          when k.pos >= k.to_hi or k.late is not null or k.discards
            or coalesce(k.sweep_at <= r.t0, false)
-                 or k.mark_at < r.t0 - interval '10 seconds'
+                 or k.rate_since < r.t0 - interval '10 seconds'
                  or coalesce((
                       select p.visible_at from headgate.parked p
                        where p.consumer = r.consumer and p.lane = k.lane
                        order by p.visible_at limit 1) <= r.t0, false) then 'tend'
-            when k.to_hi - k.pos > 10000 then 'long'
+            when k.to_hi - k.pos > {LONG_SPAN} then 'long'
             else 'read' end
   into r.lane, r.pos, r.hi, r.from_snap, r.to_snap, r.sweep_at, r.delivered, r.step
   from headgate.cursor k
  where k.consumer = r.consumer
-   and (k.pos < k.to_hi or k.turn < r.t0 - interval '20 milliseconds')
+   and (k.pos < k.to_hi or k.served_at < r.t0 - interval '20 milliseconds')
    and (r.tried is null or k.lane <> all(r.tried))
- order by k.turn limit 1 for no key update skip locked;
+ order by k.served_at limit 1 for no key update skip locked;
 -- point: a busy lane is claimed
 if r.step = 'long' and not p_lets_go then
   r.hi := headgate.end_of_read(p_stream, r.pos, r.hi);

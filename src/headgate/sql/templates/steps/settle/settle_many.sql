@@ -35,5 +35,5 @@ if settled is not null then
   if c.ordered then perform headgate.wake_keys_of(c, settled); end if;
   perform headgate.leave_lane_wakes(c,
                               array(select distinct u.lane from unnest(settled) u
-                                     where u.lane >= 144115188075855872));
+                                     where u.lane >= {UNNAMED_LANES}));
 end if;
