@@ -21,7 +21,7 @@ begin
            exists (select from headgate.delivery d
                     where d.consumer = c.id and d.deadline > clock_timestamp()) as busy
       from headgate.consumer c join headgate.stream s on s.id = c.stream
-      join (select k.consumer, max(k.served_at) as served_at, max(k.to_hi) as to_hi,
+      join (select k.consumer, max(k.turn) as turn, max(k.to_hi) as to_hi,
                    bool_or(k.pos < k.to_hi) as unread
               from headgate.cursor k group by k.consumer) k on k.consumer = c.id
   loop
@@ -30,14 +30,14 @@ begin
     if since is not null then
       select * into u from headgate.waiting_count(r.c, r.to_hi, r.last_seq);
       waits := format('%s%s messages wait', case when u.exact then '' else 'about ' end, u.count);
-      if not r.paused and (r.served_at > before or r.busy) then
+      if not r.paused and (r.turn > before or r.busy) then
         return query select * from headgate.falls_behind(
           r.stream_id, r.stream, r.name, u.count, since,
           (select p.rate from headgate.consumer_position p where p.consumer_id = r.id),
           r.last_seq, before);
       end if;
     end if;
-    continue when not r.paused and (r.served_at > before or r.busy);
+    continue when not r.paused and (r.turn > before or r.busy);
     if since is null then
       waits := 'messages are due again';
       select min(p.visible_at) into since
@@ -51,22 +51,34 @@ begin
        order by k.next_at limit 1;
     end if;
     continue when since is null or (since > before and not r.paused);
-    if r.paused then
-      return query select 'note', format('consumer %s/%s', r.stream, r.name),
-        format('Consumer "%s" of stream "%s" is paused, and %s, since %s.',
-               r.name, r.stream, waits, date_trunc('second', since)),
-        format('When it may go on: select headgate.resume(%L, %L);', r.stream, r.name);
-    else
-      return query select 'problem', format('consumer %s/%s', r.stream, r.name),
-        format('Consumer "%s" of stream "%s" has stopped: it received nothing since %s, '
-               'and %s, since %s.',
-               r.name, r.stream, date_trunc('second', r.served_at), waits,
-               date_trunc('second', since)),
-        format(
-          'Start its workers, or see in their logs why they do not receive. If it is not needed '
-               'any more: select headgate.drop_consumer(%L, %L);', r.stream, r.name);
-    end if;
+    return query select * from headgate.stands_still(
+      r.stream, r.name, r.paused, r.turn, waits, since);
   end loop;
+end $$;
+
+-- stands_still(stream, consumer, paused, turn, p_waits, since) -> the finding that a consumer is
+-- paused or received nothing since `turn`, while this waits.
+create or replace function headgate.stands_still(
+  p_stream text, p_consumer text, p_paused boolean, p_turn timestamptz, p_waits text,
+  p_since timestamptz)
+returns table (severity text, subject text, finding text, advice text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_paused then
+    return query select 'note', format('consumer %s/%s', p_stream, p_consumer),
+      format('Consumer "%s" of stream "%s" is paused, and %s, since %s.',
+             p_consumer, p_stream, p_waits, date_trunc('second', p_since)),
+      format('When it may go on: select headgate.resume(%L, %L);', p_stream, p_consumer);
+  else
+    return query select 'problem', format('consumer %s/%s', p_stream, p_consumer),
+      format('Consumer "%s" of stream "%s" has stopped: it received nothing since %s, '
+             'and %s, since %s.',
+             p_consumer, p_stream, date_trunc('second', p_turn), p_waits,
+             date_trunc('second', p_since)),
+      format(
+        'Start its workers, or see in their logs why they do not receive. If it is not needed '
+             'any more: select headgate.drop_consumer(%L, %L);', p_stream, p_consumer);
+  end if;
 end $$;
 
 -- first_unread_at(stream id, consumer id, to_hi, last seq, unread) -> when the first message that
