@@ -453,7 +453,7 @@ class TestLanes:
         unfinished = {seq for seq, state in states(db).items() if state not in ("done", "discarded")}
         assert unfinished == set(sent) - gone
         db.execute("update headgate.delivery set deadline = clock_timestamp()")
-        db.execute("update headgate.cursor set sweep_at = clock_timestamp()")
+        db.execute("update headgate.cursor set expires_at = clock_timestamp()")
         got: set[int] = set()
 
         def come() -> bool:

@@ -180,7 +180,8 @@ def pass_time(db: Db, by: str) -> None:
     with db.transaction():
         db.execute("update headgate.delivery set deadline = deadline - %s::interval", [by])
         db.execute(
-            "update headgate.cursor set sweep_at = sweep_at - %s::interval, next_at = next_at - %s::interval", [by, by]
+            "update headgate.cursor set expires_at = expires_at - %s::interval, next_at = next_at - %s::interval",
+            [by, by],
         )
         db.execute(
             "update headgate.parked set visible_at = visible_at - %s::interval, parked_at = parked_at - %s::interval",

@@ -106,7 +106,7 @@ begin
           from_snap = excluded.from_snap, from_lo = excluded.from_lo,
       to_tick = excluded.to_tick, to_base = excluded.to_base, to_snap = excluded.to_snap,
       to_lo = excluded.to_lo,
-      to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null,
+      to_hi = excluded.to_hi, pos = excluded.pos, late = null, expires_at = null,
       served_at = excluded.served_at, discards = false;
   if not named then perform headgate.gate_lanes(c, seq, newest); end if;
 end $$;

@@ -226,10 +226,10 @@ language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = o
     join headgate.cursor k on k.consumer = p_consumer and k.lane = w.lane and k.next_at is null
 $$;
 
--- told_lanes(consumer id) -> named lanes that may have something unread and do not look so, as
+-- hidden_lanes(consumer id) -> named lanes that may have something unread and do not look so, as
 -- cursors: noted ones, and those that were discovered and have no cursor yet. For who asks what is
 -- unread.
-create or replace function headgate.told_lanes(p_consumer int) returns setof headgate.cursor
+create or replace function headgate.hidden_lanes(p_consumer int) returns setof headgate.cursor
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select k.* from headgate.discovered_lanes(p_consumer) k union all select k.*
     from headgate.noted_lanes(p_consumer) k

@@ -84,8 +84,8 @@ end $$;
 
 -- expire_named_lanes(consumer, now, most) -> how many deliveries past their deadline were taken
 -- apart (at most 100 a call): where lanes are named, and everywhere those whose deadline was moved
--- nearer, of which a lane's sweep_at does not know. With `most`, only until so many messages may be
--- handed out again: what a longer transaction takes apart nobody else gets before its end.
+-- nearer, of which a lane's expires_at does not know. With `most`, only until so many messages may
+-- be handed out again: what a longer transaction takes apart nobody else gets before its end.
 -- Locks: deliveries (SKIP LOCKED).
 -- Writes: delivery, parked, wake.
 create or replace function headgate.expire_named_lanes(

@@ -6,14 +6,14 @@
 -- on (which the call holds already), or one that has something behind its span, when no lane has
 -- work left.
 -- Locks: a cursor (SKIP LOCKED).
--- Writes: as tend_lane.
+-- Writes: as check_lane.
 create or replace function headgate.claim_with_care(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 begin
   r.lane_gave := 0;
   -- in order, lanes with nothing in flight first: there no key is taken
   if r.busy and not r.is_quick then
-    select k.lane, 'tend' into r.lane, r.step from headgate.cursor k
+    select k.lane, 'check' into r.lane, r.step from headgate.cursor k
      where k.consumer = r.consumer
        and (k.pos < k.to_hi or k.served_at < r.t0 - interval '20 milliseconds')
        and k.lane <> all(r.tried)
@@ -31,9 +31,9 @@ begin
       r.ahead := '{}';
     end if;
     return headgate.claim_any(r);
-  elsif r.step = 'tend' then
+  elsif r.step = 'check' then
     select k into r.l from headgate.cursor k where k.consumer = r.consumer and k.lane = r.lane;
-    return headgate.tend_lane(r);
+    return headgate.check_lane(r);
   end if;
   r.hi := headgate.end_of_read((r.c).stream, r.pos, r.hi);
   r.step := 'read';
@@ -43,13 +43,13 @@ end $$;
 -- claim_any(call) -> the call, with the lane that waited longest of those with anything to do,
 -- which it holds now.
 -- Locks: a cursor (SKIP LOCKED).
--- Writes: as tend_lane.
+-- Writes: as check_lane.
 create or replace function headgate.claim_any(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 begin
   select k into r.l from headgate.cursor k
    where k.consumer = r.consumer and k.lane <> all(r.tried) and (
-         k.pos < k.to_hi or k.late is not null or k.sweep_at <= r.t0
+         k.pos < k.to_hi or k.late is not null or k.expires_at <= r.t0
       or (r.lets_go and r.has_watched and exists (
            select from headgate.delivery d
             where d.consumer = r.consumer and d.lane = k.lane and d.is_watched
@@ -64,7 +64,7 @@ begin
    order by k.served_at limit 1 for no key update skip locked;
   if found then
     r.lane := (r.l).lane;
-    return headgate.tend_lane(r);
+    return headgate.check_lane(r);
   end if;
   -- nothing to claim, or all of it locked by other claims at this instant: then try again rather
   -- than say "nothing"
@@ -82,23 +82,23 @@ begin
   return r;
 end $$;
 
--- tend_lane(call) -> the call, whose lane is to be looked at closely: what has expired there is
+-- check_lane(call) -> the call, whose lane is to be looked at closely: what has expired there is
 -- taken apart, and what is parked and due comes first.
 -- Writes: cursor, delivery, parked, wake.
-create or replace function headgate.tend_lane(r headgate.receiving) returns headgate.receiving
+create or replace function headgate.check_lane(r headgate.receiving) returns headgate.receiving
 language plpgsql as $$
 declare
   c headgate.consumer := r.c;
   l headgate.cursor := r.l;
 begin
   -- point: a lane is claimed
-  if l.sweep_at <= r.t0 or (r.lets_go and r.has_watched) then
-    l.sweep_at := headgate.expire_lane(c, l.lane, r.t0);
+  if l.expires_at <= r.t0 or (r.lets_go and r.has_watched) then
+    l.expires_at := headgate.expire_lane(c, l.lane, r.t0);
     r.l := l;
   end if;
   -- it has changed hands, or another worker is not done with it
   if c.leased and not headgate.may_claim(c, l.lane, r.worker) then
-    update headgate.cursor k set served_at = r.t0, sweep_at = l.sweep_at
+    update headgate.cursor k set served_at = r.t0, expires_at = l.expires_at
      where k.consumer = c.id and k.lane = l.lane;
     r.tried := r.tried || l.lane;
     r.step := case when r.lets_go then 'let go' else 'claim' end;

@@ -12,7 +12,7 @@
 --      let go: its name no longer names all of it, so that an ack of the whole must not just delete
 --      the row;
 --   3. a deadline that was moved nearer is found by the index of deadlines (is_watched), because
---      its lane is not looked at before the lane's sweep_at, which only claims may change;
+--      its lane is not looked at before the lane's expires_at, which only claims may change;
 --   4. where keys are kept in order, a message whose deadline passes takes back the later ones of
 --      its key in its batch, whatever their deadlines: they must not be done before it.
 -- A message that expired is parked and remembers the delivery that its worker had. Until it is

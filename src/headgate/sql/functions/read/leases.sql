@@ -263,7 +263,7 @@ begin
     select d.lane, d.id from headgate.delivery d
      where d.consumer = c.id and d.worker = any(dead) and d.deadline > p_now
        for no key update skip locked)
-  -- (watched: a lane that is held at this moment is not swept below, nor before its sweep_at)
+  -- (watched: a lane that is held at this moment is not swept below, nor before its expires_at)
   update headgate.delivery d set deadline = p_now, is_watched = true from gone
    where d.consumer = c.id and d.lane = gone.lane and d.id = gone.id;
   lanes := array(select distinct d.lane from headgate.delivery d
@@ -272,7 +272,7 @@ begin
     with held as (select k.lane from headgate.cursor k
                    where k.consumer = c.id and k.lane = any(lanes) order by k.lane
                      for no key update skip locked)
-    update headgate.cursor k set sweep_at = p_now from held
+    update headgate.cursor k set expires_at = p_now from held
      where k.consumer = c.id and k.lane = held.lane;
     perform headgate.expire_hashed_lanes(c, p_now);
   end if;

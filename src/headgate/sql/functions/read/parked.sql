@@ -104,9 +104,9 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare l bigint; n int := headgate.expire_named_lanes(c, p_now);
 begin
   for l in select k.lane from headgate.cursor k
-    where k.consumer = c.id and k.lane < {UNNAMED_LANES} and k.sweep_at <= p_now
+    where k.consumer = c.id and k.lane < {UNNAMED_LANES} and k.expires_at <= p_now
             order by k.lane for no key update skip locked loop
-    update headgate.cursor k set sweep_at = headgate.expire_lane(c, l, p_now)
+    update headgate.cursor k set expires_at = headgate.expire_lane(c, l, p_now)
      where k.consumer = c.id and k.lane = l;
     n := n + 1;
   end loop;

@@ -55,7 +55,7 @@ begin
        set from_tick = l.from_tick, from_snap = l.from_snap, from_lo = l.from_lo,
            to_tick = l.to_tick,
            to_base = l.to_base, to_snap = l.to_snap, to_lo = l.to_lo, to_hi = l.to_hi, pos = l.pos,
-           late = l.late, served_at = r.t0, sweep_at = l.sweep_at, delivered = l.delivered
+           late = l.late, served_at = r.t0, expires_at = l.expires_at, delivered = l.delivered
      where k.consumer = c.id and k.lane = l.lane;
   end if;
   if l.rate_since < r.t0 - interval '10 seconds' then
@@ -64,7 +64,8 @@ begin
   if r.want = 0 or (l.pos >= l.to_hi and l.late is null) then
     r.tried := r.tried || l.lane;
     if not moved then
-      update headgate.cursor k set served_at = r.t0, sweep_at = l.sweep_at, delivered = l.delivered
+      update headgate.cursor k
+         set served_at = r.t0, expires_at = l.expires_at, delivered = l.delivered
        where k.consumer = c.id and k.lane = l.lane;
     end if;
     r.step := case when r.want = 0 then null
@@ -78,7 +79,7 @@ begin
                else l.to_hi end;
   r.from_snap := l.from_snap;
   r.to_snap := l.to_snap;
-  r.sweep_at := l.sweep_at;
+  r.expires_at := l.expires_at;
   r.delivered := l.delivered;
   if r.is_plain and l.late is null and not l.discards then
     r.step := 'read';
@@ -90,7 +91,7 @@ end $$;
 -- begin_spans(call) -> the call, which holds those of the lanes ahead that have a short new span
 -- and nothing else to do, as many as the messages that it wants: they are read one after the other.
 -- This is what the few fresh messages of a quiet stream need, for which to claim each lane by
--- itself (claim_any, tend_lane, begin_span) costs several times as much as to read it.
+-- itself (claim_any, check_lane, begin_span) costs several times as much as to read it.
 -- Locks: cursors (SKIP LOCKED).
 -- Writes: cursor.
 create or replace function headgate.begin_spans(r headgate.receiving) returns headgate.receiving
@@ -113,7 +114,7 @@ begin
              and k.pos >= k.to_hi and k.late is null and not k.discards and k.gate is null
              and k.to_tick = k.to_base and k.to_tick < newest.id
              and k.to_lo >= newest.hi - {LONG_SPAN}
-             and (k.sweep_at is null or k.sweep_at > r.t0)
+             and (k.expires_at is null or k.expires_at > r.t0)
              and k.rate_since >= r.t0 - interval '10 seconds'
              and (select p.visible_at from headgate.parked p
                    where p.consumer = r.consumer and p.lane = k.lane

@@ -12,7 +12,7 @@
 -- what is parked and due, then the log.
 --   receive_step -> (a lane with work left) read
 --                -> claim_with_care -> probe -> begin_spans -> read, read, …
---                                            -> claim_any -> tend_lane -> retry -> begin_span ->
+--                                            -> claim_any -> check_lane -> retry -> begin_span ->
 --                                              read, filtered
 
 -- know_call(call, batch_size, worker, open, upsert, lets go) -> the call, with all that is needed
@@ -72,7 +72,7 @@ begin
   r.ahead := null;
   if is_left then return headgate.begin_filtered(r); end if;
   update headgate.cursor k
-     set pos = r.hi, served_at = r.t0, sweep_at = r.sweep_at, delivered = r.delivered
+     set pos = r.hi, served_at = r.t0, expires_at = r.expires_at, delivered = r.delivered
    where k.consumer = r.consumer and k.lane = r.lane;
   return headgate.next_lane(r);
 end $$;
@@ -86,7 +86,7 @@ declare
   l headgate.cursor;
 begin
   select k.* into l from headgate.cursor k where k.consumer = r.consumer and k.lane = r.lane;
-  l.sweep_at := r.sweep_at;
+  l.expires_at := r.expires_at;
   l.delivered := r.delivered;
   l.to_hi := r.hi;
   r.l := l;
@@ -160,7 +160,7 @@ begin
   r.lane_gave := got;
   if got > 0 then
     l.delivered := l.delivered + got;
-    l.sweep_at := least(l.sweep_at, r.deadline);
+    l.expires_at := least(l.expires_at, r.deadline);
     r.l := l;
   end if;
   return headgate.begin_span(r);

@@ -28,7 +28,7 @@ begin
                           and headgate.unread(k, m.seq, m.xid) limit 1) m
                       where k.consumer = c.id and k.lane >= 0 and r.start < $2 - 1
                         and (k.next_at is not null or k.lane < {UNNAMED_LANES}))
-          or exists (select from headgate.told_lanes(c.id) k cross join lateral (
+          or exists (select from headgate.hidden_lanes(c.id) k cross join lateral (
                        select from headgate.message_%1$s_%2$s m
                         where m.lane = k.lane and headgate.unread(k, m.seq, m.xid) limit 1) m)
           or exists (select from headgate.cursor k cross

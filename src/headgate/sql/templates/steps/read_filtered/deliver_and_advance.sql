@@ -10,7 +10,7 @@ u as (
   update headgate.cursor k
      set pos = coalesce(g.stop, case when l.late is null then l.to_hi else l.from_lo end),
          late = case when g.stop is not null then l.late end, served_at = t0,
-         sweep_at = case when exists (select from taken) then least(l.sweep_at, deadline)
-                         else l.sweep_at end,
+         expires_at = case when exists (select from taken) then least(l.expires_at, deadline)
+                         else l.expires_at end,
          delivered = l.delivered + (select count(*) from taken)
     from g where k.consumer = c.id and k.lane = l.lane)

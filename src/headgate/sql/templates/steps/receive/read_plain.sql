@@ -22,6 +22,6 @@ u as (
   update headgate.cursor k
      set pos = case when cardinality(seqs) < r.want then r.hi else seqs[r.want] end,
          served_at = r.t0,
-         sweep_at = least(r.sweep_at, r.deadline), delivered = r.delivered + cardinality(seqs)
+         expires_at = least(r.expires_at, r.deadline), delivered = r.delivered + cardinality(seqs)
     from d where k.consumer = r.consumer and k.lane = r.lane)
 select prefix || seq, seq, key, data, headers, null::text, 1, created_at from d, m
