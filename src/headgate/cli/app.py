@@ -34,6 +34,7 @@ MODULES = {
     "sources": ("source",),
     "streams": ("stream",),
     "tokens": ("token",),
+    "working": ("worker",),
 }
 
 
