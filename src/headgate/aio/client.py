@@ -16,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from ..database import schema, statements
 from ..database.drivers import Row, database_name, literals, run_async
-from ..database.encoding import dump_json, interval, json_encoder, whole
+from ..database.encoding import checked_name, dump_json, interval, json_encoder, whole
 from ..errors import (
     Conflict,
     ConnectionFailed,
@@ -250,6 +250,7 @@ class AsyncHeadgate:
         until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
         go, but none younger than `retain_at_least`: then sending fails. `one_message_per_key` keeps only the latest.
         """
+        name = checked_name(name, "stream")
         if create:
             params = (
                 name,

@@ -19,7 +19,7 @@ from ..database.drivers import Array, Row
 from ..database.encoding import T, checked_text, dump_json, error_text, interval, whole
 from ..database.encoding import decode as default_decode
 from ..database.forks import process_name
-from ..database.parameters import as_filter, as_moment, as_position, as_seconds, as_seqs
+from ..database.parameters import as_backoff, as_filter, as_moment, as_position, as_seconds, as_seqs
 from ..errors import Error, InvalidAckId, InvalidArgument, SchemaMissing, StaleDelivery
 from ..types import (
     Attempt,
@@ -113,6 +113,7 @@ class AsyncConsumer(Generic[T]):
         worker's for `ack_wait` seconds (default: the consumer's).
         """
         done = as_ids(acks)
+        worker = checked_text(worker, "worker")
         more = () if ack_wait is None else (interval(ack_wait),)
         deadline = monotonic() + as_seconds(wait, "wait")
         pause = SHORTEST_POLL
@@ -317,17 +318,23 @@ class AsyncConsumer(Generic[T]):
         limit: int = 10,
         *,
         newest_first: bool = False,
-        states: Sequence[State] | None = None,
+        states: State | Sequence[State] | None = None,
         before: int | None = None,
         after: int | None = None,
     ) -> Peek:
-        """Messages with their state for this consumer, without any effect.
+        """Messages with their state for this consumer, without any effect; `states`: only those in one of these.
 
         However long the stream is, about 20,000 messages are looked at: where that ends it, `next` of the answer says
         where to go on (`after=`, or `before=` with `newest_first`).
         """
         return await self.hg.insights.peek(
-            self.stream, self.name, limit, newest_first=newest_first, states=states, before=before, after=after
+            self.stream,
+            self.name,
+            limit,
+            newest_first=newest_first,
+            states=[states] if isinstance(states, str) else states,
+            before=before,
+            after=after,
         )
 
     async def alter(
@@ -353,7 +360,7 @@ class AsyncConsumer(Generic[T]):
             interval(ack_wait),
             whole(max_deliver, "max_deliver"),
             whole(max_ack_pending, "max_ack_pending"),
-            None if backoff is None else dump_json(backoff),
+            as_backoff(backoff),
             whole(max_concurrency, "max_concurrency"),
             interval(release_interval),
             interval(lease_time),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .. import tracing
 from ..database import statements
 from ..database.drivers import Array
-from ..database.encoding import T, checked_text, decoder, dump_json, encode, interval, whole
-from ..database.parameters import as_delay, as_filter, as_position, is_absolute
+from ..database.encoding import T, checked_name, checked_text, decoder, dump_json, encode, interval, whole
+from ..database.parameters import as_backoff, as_delay, as_filter, as_position, is_absolute
 from ..errors import InvalidArgument
 from ..types import (
     ArchiveInfo,
@@ -122,6 +122,7 @@ class Stream:
         With `type` the data of its messages are objects of it: a dataclass, a msgspec Struct, a TypedDict, a pydantic
         model or a plain type. `m.data` of a message that is something else raises DataInvalid; it stays unsettled.
         """
+        name = checked_name(name, "consumer")
         decode = None if type is None else decoder(type)
         if create:
             params = (
@@ -132,7 +133,7 @@ class Stream:
                 interval(ack_wait),
                 whole(max_deliver, "max_deliver"),
                 whole(max_ack_pending, "max_ack_pending"),
-                None if backoff is None else dump_json(backoff),
+                as_backoff(backoff),
                 as_position(start),
                 whole(max_concurrency, "max_concurrency"),
                 interval(release_interval),
