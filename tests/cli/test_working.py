@@ -13,16 +13,19 @@ from support.command_line import CommandLine
 from support.waiting import wait_until
 
 MODULE = """
+import os
 import headgate
+
+URL = os.environ["HEADGATE_DATABASE_URL"]
 
 def handle(m):
     print("handled", m.data, flush=True)
 
 def make():
-    return headgate.connect({url!r}).stream("orders").consumer("billing").worker(handle)
+    return headgate.connect(URL).stream("orders").consumer("billing").worker(handle)
 
 async def make_async():
-    hg = await headgate.connect_async({url!r})
+    hg = await headgate.connect_async(URL)
     return (await (await hg.stream("orders")).consumer("billing")).worker(handle)
 
 async def make_nothing():
@@ -51,8 +54,11 @@ def test_it_handles_messages_until_it_is_stopped(run: CommandLine, hg: headgate.
     orders = hg.stream("orders", create=True)
     billing = orders.consumer("billing", create=True)
     orders.send_batch(["a", "b"])
-    Path("shop_work.py").write_text(MODULE.format(url=hg.url) + more)
-    with run.start("worker", f"shop_work:{name}", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    Path("shop_work.py").write_text(MODULE + more)
+    run.environment["HEADGATE_DATABASE_URL"] = "postgresql://elsewhere/db"
+    with run.start(
+        "worker", f"shop_work:{name}", "--database", hg.url, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         try:
             wait_until(lambda: billing.info().lag == 0, 60)
             process.send_signal(signal.SIGTERM)
@@ -78,7 +84,7 @@ def test_it_handles_messages_until_it_is_stopped(run: CommandLine, hg: headgate.
 )
 def test_what_is_none(run: CommandLine, hg: headgate.Headgate, target: str, code: int, said: str) -> None:
     hg.stream("orders", create=True).consumer("billing", create=True)
-    Path("shop_work.py").write_text(MODULE.format(url=hg.url) + AT_ONCE)
+    Path("shop_work.py").write_text(MODULE + AT_ONCE)
     with run.start("worker", target, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "")

@@ -19,15 +19,17 @@ from .app import app
 from .call import Call, command
 
 
-@command(app, "worker", database=False)
+@command(app, "worker")
 @click.argument("target", metavar="MODULE:NAME")
 def worker(call: Call, target: str) -> None:
     """Run a worker until SIGTERM or Ctrl-C, and then finish what runs.
 
     NAME is what `@consumer.worker` made of a function, or a function without arguments that returns it: `async def`
     for the worker of an async client. MODULE is looked for in this directory, too. The worker's log goes to stderr,
-    and what it did to stdout at the end.
+    and what it did to stdout at the end. It is the module that connects: --database and --context reach it as
+    $HEADGATE_DATABASE_URL and $HEADGATE_TOKEN.
     """
+    call.tell_place()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.captureWarnings(capture=True)
     found = _find(target)
