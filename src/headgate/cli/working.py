@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import sys
@@ -29,6 +28,8 @@ def worker(call: Call, target: str) -> None:
     and what it did to stdout at the end. It is the module that connects: --database and --context reach it as
     $HEADGATE_DATABASE_URL and $HEADGATE_TOKEN.
     """
+    import asyncio  # here: --help loads all commands
+
     call.tell_place()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.captureWarnings(capture=True)
