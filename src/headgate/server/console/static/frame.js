@@ -15,8 +15,8 @@ export const NAVIGATION = [
   ["/push", "Push", "p"],
   ["/sources", "Sources", "c", isForAll],
   ["/pipelines", "Pipelines", "i", isForAll],
-  ["/tokens", "Tokens", "k", isAdmin],
-  ["/audit", "Audit", "a", isAdmin],
+  ["/tokens", "Tokens", "k", () => isAdmin() && isForAll()],
+  ["/audit", "Audit", "a", () => isAdmin() && isForAll()],
   ["/doctor", "Doctor", "h", isForAll],
 ];
 const TIMES = { local: "Local time", UTC: "UTC", relative: "Relative" };
