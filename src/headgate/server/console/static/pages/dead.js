@@ -201,6 +201,7 @@ export default {
           "div",
           { class: "charts" },
           chart({ title: "Dead letters", show: f.short, ...history.of("Dead", "dead") }),
+          chart({ title: "Parked, to be tried again", show: f.short, ...history.of("Parked", "parked") }),
         ),
       groups.some((g) => !g.complete) &&
         h("p", { class: "warn" }, "These are the newest 100,000. There are more."),
