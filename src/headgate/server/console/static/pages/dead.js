@@ -166,7 +166,7 @@ export default {
         title: "Edit and redrive",
         data: typeof d.data === "string" ? d.data : f.json(d.data),
         key: d.key ?? "",
-        headers: d.headers ? f.json(d.headers) : "",
+        headers: Object.keys(d.headers || {}).length ? f.json(d.headers) : "",
         about: `It is sent to ${stream} as a new message, to all its consumers, and this dead letter is thrown away.`,
         done: async (seq) => {
           await remove(path, { seqs: [d.seq] });
