@@ -166,7 +166,7 @@ export default {
         title: "Edit and redrive",
         data: typeof d.data === "string" ? d.data : f.json(d.data),
         key: d.key ?? "",
-        headers: d.headers ? f.json(d.headers) : "",
+        headers: Object.keys(d.headers || {}).length ? f.json(d.headers) : "",
         about: `It is sent to ${stream} as a new message, to all its consumers, and this dead letter is thrown away.`,
         done: async (seq) => {
           await remove(path, { seqs: [d.seq] });
@@ -201,6 +201,7 @@ export default {
           "div",
           { class: "charts" },
           chart({ title: "Dead letters", show: f.short, ...history.of("Dead", "dead") }),
+          chart({ title: "Parked, to be tried again", show: f.short, ...history.of("Parked", "parked") }),
         ),
       groups.some((g) => !g.complete) &&
         h("p", { class: "warn" }, "These are the newest 100,000. There are more."),
