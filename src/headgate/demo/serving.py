@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import runpy
 import shutil
 import signal
 import sys
@@ -75,12 +76,15 @@ def _watch(is_orphan: threading.Event) -> None:
 
 def main() -> int:
     """Serve, until it is told to stop or the demo is gone."""
-    from ..cli import main as headgate  # here: the demo itself is a command
-
     directory, *arguments = sys.argv[1:]
+    sys.argv[1:] = arguments
     is_orphan = threading.Event()
+    code = 0
     threading.Thread(target=_watch, args=(is_orphan,), daemon=True).start()
-    code = headgate(arguments)
+    try:
+        runpy.run_module("headgate", run_name="__main__")  # as a program: the command line stands above the demo
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
     if is_orphan.is_set() and Path(directory).name.startswith("headgate-demo-"):
         deadline = time.monotonic() + STOPPING
         while (Path(directory) / "data" / "data" / "postmaster.pid").exists() and time.monotonic() < deadline:
