@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import tracing
 from ..database import statements
 from ..database.drivers import Array
-from ..database.encoding import T, checked_text, decoder, dump_json, encode, interval, whole
-from ..database.parameters import as_delay, as_filter, as_position, is_absolute
+from ..database.encoding import T, checked_text, decoder, dump_json, encode, whole
+from ..database.parameters import as_delay, as_settings, is_absolute
 from ..errors import InvalidArgument
+from ..settings import CONSUMER, STREAM, ConsumerOptions, StreamChanges, changeable
 from ..types import (
     ArchiveInfo,
     Attempt,
-    Backoff,
     LifeEvent,
-    Order,
     Outgoing,
-    Push,
-    Retain,
     SegmentInfo,
     StoredMessage,
     StreamInfo,
@@ -86,22 +83,10 @@ class AsyncStream:
         *,
         create: bool = False,
         exist_ok: bool = True,
-        filter: str | list[str] | None = None,
-        order: Order | None = None,
-        ack_wait: float | timedelta | None = None,
-        max_deliver: int | None = None,
-        max_ack_pending: int | None = None,
-        backoff: Backoff | None = None,
-        start: str | int | datetime | None = None,
-        max_concurrency: int | None = None,
-        release_interval: float | timedelta | None = None,
-        leased: bool | None = None,
-        lease_time: float | timedelta | None = None,
-        max_waiting: int | None = None,
-        push: Push | None = None,
         type: type[T] | None = None,
+        **settings: Unpack[ConsumerOptions],
     ) -> AsyncConsumer[T]:
-        """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
+        """A consumer by name. `create=True` makes it if it is missing; the settings are for a new consumer.
 
         An existing one is left as it is, wherever it stands: SettingsDiffer when a setting that is given is not its
         own. With `exist_ok=False` an existing one is an error. Settings that are left out: order "none", `ack_wait` and
@@ -123,24 +108,7 @@ class AsyncStream:
         """
         decode = None if type is None else decoder(type)
         if create:
-            params = (
-                self.name,
-                name,
-                as_filter(filter),
-                order,
-                interval(ack_wait),
-                whole(max_deliver, "max_deliver"),
-                whole(max_ack_pending, "max_ack_pending"),
-                None if backoff is None else dump_json(backoff),
-                as_position(start),
-                whole(max_concurrency, "max_concurrency"),
-                interval(release_interval),
-                leased,
-                interval(lease_time),
-                whole(max_waiting, "max_waiting"),
-                None if push is None else dump_json(push),
-                exist_ok,
-            )
+            params = (self.name, name, *as_settings(CONSUMER, settings), exist_ok)
             await self.hg.run(statements.CREATE_CONSUMER, params)
         rows = await self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
         stream_id, kept, wait, delays, is_leased, lease, modulus, waiting = rows[0]
@@ -163,38 +131,9 @@ class AsyncStream:
         """The names of the stream's consumers."""
         return [c.name for c in await self.hg.insights.consumers(self.name)]
 
-    async def alter(
-        self,
-        *,
-        retain: Retain | None = None,
-        retain_up_to: float | timedelta | None = None,
-        retain_at_least: float | timedelta | None = None,
-        max_storage: int | None = None,
-        process_unmodified: bool | None = None,
-        dedup_window: float | timedelta | None = None,
-        max_message_bytes: int | None = None,
-        segment_rows: int | None = None,
-        segment_bytes: int | None = None,
-        segment_age: float | timedelta | None = None,
-        compact_every: float | timedelta | None = None,
-        clear: Sequence[str] = (),
-    ) -> None:
+    async def alter(self, *, clear: Sequence[str] = (), **settings: Unpack[StreamChanges]) -> None:
         """Changes the settings that are given; `clear` names settings to put back to none."""
-        params = (
-            self.name,
-            retain,
-            interval(retain_up_to),
-            interval(retain_at_least),
-            whole(max_storage, "max_storage", 63),
-            process_unmodified,
-            interval(dedup_window),
-            whole(max_message_bytes, "max_message_bytes"),
-            whole(segment_rows, "segment_rows", 63),
-            whole(segment_bytes, "segment_bytes", 63),
-            interval(segment_age),
-            interval(compact_every),
-            Array(clear),
-        )
+        params = (self.name, *as_settings(changeable(STREAM), settings), Array(clear))
         await self.hg.run(statements.ALTER_STREAM, params)
 
     async def set_lanes(self, lanes: int) -> None:

@@ -8,42 +8,16 @@ import click
 
 import headgate
 
+from ..settings import CONSUMER, changeable, clearable
 from . import values
 from .app import app
-from .call import Call, command, consumer_arguments, fixed, given, options, stream_argument
+from .call import Call, command, consumer_arguments, given, options, stream_argument
 from .output import about, facts, talk
 from .replays import offer_replay
+from .settings import options_of, refusals
 
-ORDERS = click.Choice(["none", "key"])
+ORDERS = click.Choice(CONSUMER["order"].choices)
 
-NEW = (
-    click.option(
-        "--order", type=ORDERS,
-        help="key: hand out a message only once the earlier ones of its key are done. Default: none.",
-    ),
-    click.option(
-        "--start", type=values.position, metavar="POSITION",
-        help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z (local without a zone). Default: beginning.",
-    ),
-    click.option("--leased", is_flag=True, default=None, help="Give each lane to one worker at a time."),
-)  # fmt: skip
-SETTINGS = (
-    click.option(
-        "--filter", multiple=True, metavar="PATTERN", help="Keys to keep, such as `orders.*.created` or `orders.>`."
-    ),
-    click.option("--ack-wait", type=values.time, help="How long a worker may take for a message. Default: 30s."),
-    click.option("--max-deliver", type=int, help="Make it a dead letter after so many attempts."),
-    click.option("--max-ack-pending", type=int, help="So many messages in flight, over all workers."),
-    click.option(
-        "--backoff",
-        type=values.backoff,
-        help="How long a failed message waits: 30s, or 1s,10s,1m; seconds, a list of them, or an object, as JSON.",
-    ),
-    click.option("--max-concurrency", type=int, help="So many messages of a channel or key in flight."),
-    click.option("--release-interval", type=values.time, help="One message of a channel or key in this time."),
-    click.option("--lease-time", type=values.time, help="How often a worker with leases must be seen."),
-    click.option("--max-waiting", type=int, help="So many long polls may wait at one HTTP server."),
-)
 PUSH = (
     click.option("--push-url", metavar="URL", help="Have the HTTP server post each message there."),
     click.option(
@@ -53,14 +27,6 @@ PUSH = (
     click.option("--push-concurrency", type=int, help="So many requests at once, of each server. Default: 8."),
     click.option("--push-timeout", type=values.time, help="How long an answer may take. Default: 15s."),
     click.option("--push-header", type=values.header, multiple=True, help="Send it along: 'NAME: VALUE'."),
-)  # fmt: skip
-FIXED = fixed(
-    order="make another consumer with it: `headgate consumer add STREAM NAME --order key`",
-    leased="make another consumer with it: `headgate consumer add STREAM NAME --leased`",
-    start="`headgate consumer seek` moves a consumer",
-)
-CLEARABLE = (
-    "filter", "max_deliver", "max_ack_pending", "backoff", "max_concurrency", "release_interval", "max_waiting", "push",
 )  # fmt: skip
 
 
@@ -98,7 +64,7 @@ def as_body(settings: dict[str, Any]) -> dict[str, Any]:
 @command(consumers, "add", curl=True)
 @stream_argument
 @click.argument("name", required=False, metavar="NAME")
-@options(NEW, SETTINGS, PUSH)
+@options(options_of(CONSUMER), PUSH)
 @click.option(
     "--if-not-exists",
     is_flag=True,
@@ -187,8 +153,8 @@ def _say(call: Call, stream: str, consumer: str) -> None:
 
 @command(consumers, "edit", curl=True)
 @consumer_arguments
-@options(SETTINGS, PUSH, FIXED)
-@click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
+@options(options_of(changeable(CONSUMER)), PUSH, refusals(CONSUMER))
+@click.option("--clear", type=click.Choice(clearable(CONSUMER)), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, stream: str | None, consumer: str | None, clear: tuple[str, ...], **settings: Any) -> None:
     """Change settings of a consumer.
 

@@ -6,46 +6,14 @@ from typing import Any
 
 import click
 
-from . import values
+from ..settings import STREAM, changeable, clearable
 from .app import app
-from .call import Call, command, fixed, given, options, stream_argument
+from .call import Call, command, given, options, stream_argument
 from .output import about, size
+from .settings import options_of, refusals
 
-LANE_BY = click.Choice(["hash", "key", "channel"])
-RETAIN = click.Choice(["forever", "until_acked", "until_archived"])
-
-NEW = (
-    click.option("--lanes", type=int, help="How many lanes keys are spread over. Default: 16."),
-    click.option(
-        "--lane-by", type=LANE_BY,
-        help="What shares a lane: keys of the same hash, one key, or one channel. Default: hash.",
-    ),
-    click.option("--one-message-per-key", is_flag=True, default=None, help="Keep only the latest message of a key."),
-)  # fmt: skip
-
-# of a stream that there is these can be changed too
-SETTINGS = (
-    click.option("--retain", type=RETAIN, help="How long messages are kept."),
-    click.option("--retain-up-to", type=values.time, help="Remove what is older."),
-    click.option("--retain-at-least", type=values.time, help="Never remove what is younger, to make room."),
-    click.option("--max-storage", type=values.size, help="Remove the oldest above so many bytes."),
-    click.option(
-        "--process-unmodified/--ignore-unmodified", default=None,
-        help="With --one-message-per-key: whether a message that equals the last one of its key counts.",
-    ),
-    click.option("--dedup-window", type=values.time, help="How long the ids of messages are remembered."),
-    click.option("--max-message-bytes", type=values.size, help="The largest message: its data and headers."),
-    click.option("--segment-rows", type=int, help="Close a segment at so many messages; at more, past 100 segments."),
-    click.option("--segment-bytes", type=values.size, help="Close a segment at so many bytes."),
-    click.option("--segment-age", type=values.time, help="Close a segment at this age."),
-    click.option("--compact-every", type=values.time, help="How often segments are compacted."),
-)  # fmt: skip
-FIXED = fixed(
-    lanes="`headgate stream set-lanes` does it",
-    lane_by="make another stream with it: `headgate stream add NAME --lane-by channel`",
-    one_message_per_key="make another stream with it: `headgate stream add NAME --one-message-per-key`",
-)
-CLEARABLE = ("retain_up_to", "retain_at_least", "max_storage", "segment_age")
+LANE_BY = click.Choice(STREAM["lane_by"].choices)
+RETAIN = click.Choice(STREAM["retain"].choices)
 
 
 @app.group("stream")
@@ -55,7 +23,7 @@ def streams() -> None:
 
 @command(streams, "add", curl=True)
 @click.argument("name", required=False, metavar="NAME")
-@options(NEW, SETTINGS)
+@options(options_of(STREAM))
 @click.option(
     "--if-not-exists",
     is_flag=True,
@@ -115,8 +83,8 @@ def show(call: Call, stream: str | None) -> None:
 
 @command(streams, "edit", curl=True)
 @stream_argument
-@options(SETTINGS, FIXED)
-@click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
+@options(options_of(changeable(STREAM)), refusals(STREAM))
+@click.option("--clear", type=click.Choice(clearable(STREAM)), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, stream: str | None, clear: tuple[str, ...], **settings: Any) -> None:
     """Change settings of a stream.
 

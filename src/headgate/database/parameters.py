@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..errors import InvalidArgument, InvalidFilter, InvalidPosition
+from ..settings import Setting, Settings
 from . import statements
 from .drivers import Array
-from .encoding import interval
+from .encoding import dump_json, interval, whole
 
 _ZONE = (
     "pass a datetime with a zone: datetime.now(timezone.utc), or .astimezone() for local time; in text, write +00:00"
@@ -88,3 +89,26 @@ def as_seqs(seqs: Any) -> Array | None:
     if isinstance(seqs, str) or not all(isinstance(s, int) for s in seqs):
         raise InvalidArgument("seqs are not whole numbers", hint="pass a list of int")
     return Array(str(s) for s in seqs)
+
+
+def as_settings(settings: Settings, given: Mapping[str, Any]) -> list[Any]:
+    """The settings that are given, checked, in the order of the table; None for the others."""
+    if unknown := [name for name in given if name not in settings]:
+        raise TypeError(f"there is no setting {unknown[0]!r}: there are {', '.join(settings)}")
+    return [_as_setting(name, row, given.get(name)) for name, row in settings.items()]
+
+
+def _as_setting(name: str, row: Setting, value: Any) -> Any:
+    match row.kind:
+        case "length":
+            return interval(value)
+        case "count" | "bytes":
+            return whole(value, name, row.bits)
+        case "filter":
+            return as_filter(value)
+        case "position":
+            return as_position(value)
+        case "backoff" | "push":
+            return None if value is None else dump_json(value)
+        case _:
+            return value

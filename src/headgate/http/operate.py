@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,36 +10,17 @@ from msgspec import Raw
 
 from ..database import statements
 from ..errors import NotOverHttp
+from ..settings import CONSUMER, LENGTHS, STREAM, changeable, http_field
 from . import answers
 from .request import USE_THE_DATABASE, Made, Request, call, consumer_path, given, listing, look, milliseconds, path
 
-STREAM_SETTINGS = (
-    "lanes", "lane_by", "retain", "retain_up_to", "retain_at_least", "max_storage", "one_message_per_key",
-    "process_unmodified", "dedup_window", "max_message_bytes", "segment_rows", "segment_bytes", "segment_age",
-    "compact_every",
-)  # fmt: skip
-STREAM_CHANGES = tuple(n for n in STREAM_SETTINGS if n not in ("lanes", "lane_by", "one_message_per_key"))
-CONSUMER_SETTINGS = (
-    "filter", "order", "ack_wait", "max_deliver", "max_ack_pending", "backoff", "start", "max_concurrency",
-    "release_interval", "leased", "lease_time", "max_waiting", "push",
-)  # fmt: skip
-CONSUMER_CHANGES = tuple(n for n in CONSUMER_SETTINGS if n not in ("order", "start", "leased"))
-LENGTHS = {
-    "retain_up_to", "retain_at_least", "dedup_window", "segment_age", "compact_every", "ack_wait", "release_interval",
-    "lease_time", "tolerance",
-}  # fmt: skip
 
-
-def settings(names: Sequence[str], values: Sequence[Any], clear: Sequence[str] = ()) -> dict[str, Any]:
+def settings(names: Iterable[str], values: Sequence[Any], clear: Sequence[str] = ()) -> dict[str, Any]:
     """Settings as the server takes them: lengths of time in milliseconds, and null to clear one."""
     found = {
-        _named(name): _setting(name, value) for name, value in zip(names, values, strict=True) if value is not None
+        http_field(name): _setting(name, value) for name, value in zip(names, values, strict=True) if value is not None
     }
-    return found | {_named(name): None for name in clear}
-
-
-def _named(name: str) -> str:
-    return f"{name}_ms" if name in LENGTHS else name
+    return found | {http_field(name): None for name in clear}
 
 
 def _setting(name: str, value: Any) -> Any:
@@ -61,14 +42,14 @@ def _setting(name: str, value: Any) -> Any:
 @call(statements.CREATE_STREAM)
 def _create_stream(name: str, *values: Any) -> Made:
     *chosen, exist_ok = values
-    body = {"name": name, **settings(STREAM_SETTINGS, chosen), "if_not_exists": exist_ok}
+    body = {"name": name, **settings(STREAM, chosen), "if_not_exists": exist_ok}
     return Request("POST", path("streams"), body=body, is_safe=exist_ok)
 
 
 @call(statements.ALTER_STREAM)
 def _alter_stream(name: str, *values: Any) -> Made:
     *changed, clear = values
-    return Request("PATCH", path("streams", name), body=settings(STREAM_CHANGES, changed, clear), is_safe=True)
+    return Request("PATCH", path("streams", name), body=settings(changeable(STREAM), changed, clear), is_safe=True)
 
 
 @call(statements.SET_LANES)
@@ -107,14 +88,14 @@ def _drop_archive(stream: str, name: str) -> Made:
 @call(statements.CREATE_CONSUMER)
 def _create_consumer(stream: str, name: str, *values: Any) -> Made:
     *chosen, exist_ok = values
-    body = {"name": name, **settings(CONSUMER_SETTINGS, chosen), "if_not_exists": exist_ok}
+    body = {"name": name, **settings(CONSUMER, chosen), "if_not_exists": exist_ok}
     return Request("POST", path("streams", stream, "consumers"), body=body, is_safe=exist_ok)
 
 
 @call(statements.ALTER_CONSUMER)
 def _alter_consumer(stream: str, name: str, *values: Any) -> Made:
     *changed, clear = values
-    body = settings(CONSUMER_CHANGES, changed, clear)
+    body = settings(changeable(CONSUMER), changed, clear)
     return Request("PATCH", consumer_path(stream, name), body=body, is_safe=True)
 
 

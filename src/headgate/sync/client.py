@@ -16,7 +16,8 @@ from psycopg_pool import ConnectionPool
 
 from ..database import schema, statements
 from ..database.drivers import Row, database_name, literals, run_sync
-from ..database.encoding import dump_json, interval, json_encoder, whole
+from ..database.encoding import dump_json, json_encoder
+from ..database.parameters import as_settings
 from ..errors import (
     Conflict,
     ConnectionFailed,
@@ -29,7 +30,8 @@ from ..errors import (
     from_database,
     is_uprooted,
 )
-from ..types import Finding, LaneBy, Retain
+from ..settings import STREAM, StreamOptions
+from ..types import Finding
 from .consumer import Consumer
 from .insights import Insights
 from .message import Message
@@ -213,22 +215,9 @@ class Headgate:
         *,
         create: bool = False,
         exist_ok: bool = True,
-        lanes: int | None = None,
-        lane_by: LaneBy | None = None,
-        retain: Retain | None = None,
-        retain_up_to: float | timedelta | None = None,
-        retain_at_least: float | timedelta | None = None,
-        max_storage: int | None = None,
-        one_message_per_key: bool | None = None,
-        process_unmodified: bool | None = None,
-        dedup_window: float | timedelta | None = None,
-        max_message_bytes: int | None = None,
-        segment_rows: int | None = None,
-        segment_bytes: int | None = None,
-        segment_age: float | timedelta | None = None,
-        compact_every: float | timedelta | None = None,
+        **settings: Unpack[StreamOptions],
     ) -> Stream:
-        """A stream by name. `create=True` makes it if it is missing; the other arguments are for a new stream.
+        """A stream by name. `create=True` makes it if it is missing; the settings are for a new stream.
 
         An existing one is left as it is: SettingsDiffer when a setting that is given is not its own. With
         `exist_ok=False` an existing one is an error. Settings that are left out have the defaults of docs/settings.md:
@@ -239,24 +228,7 @@ class Headgate:
         go, but none younger than `retain_at_least`: then sending fails. `one_message_per_key` keeps only the latest.
         """
         if create:
-            params = (
-                name,
-                whole(lanes, "lanes"),
-                lane_by,
-                retain,
-                interval(retain_up_to),
-                interval(retain_at_least),
-                whole(max_storage, "max_storage", 63),
-                one_message_per_key,
-                process_unmodified,
-                interval(dedup_window),
-                whole(max_message_bytes, "max_message_bytes"),
-                whole(segment_rows, "segment_rows", 63),
-                whole(segment_bytes, "segment_bytes", 63),
-                interval(segment_age),
-                interval(compact_every),
-                exist_ok,
-            )
+            params = (name, *as_settings(STREAM, settings), exist_ok)
             self.run(statements.CREATE_STREAM, params)
         else:
             self.run(statements.STREAM_SETTINGS, (name,))

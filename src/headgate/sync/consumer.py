@@ -17,14 +17,14 @@ from psycopg import Connection
 from .. import tracing
 from ..database import statements
 from ..database.drivers import Array, Row
-from ..database.encoding import T, checked_text, dump_json, error_text, interval, whole
+from ..database.encoding import T, checked_text, error_text, interval, whole
 from ..database.encoding import decode as default_decode
 from ..database.forks import process_name
-from ..database.parameters import as_filter, as_moment, as_position, as_seconds, as_seqs
+from ..database.parameters import as_filter, as_moment, as_position, as_seconds, as_seqs, as_settings
 from ..errors import Error, InvalidAckId, InvalidArgument, SchemaMissing, StaleDelivery
+from ..settings import CONSUMER, ConsumerChanges, changeable
 from ..types import (
     Attempt,
-    Backoff,
     Channels,
     ChannelSort,
     ConsumerInfo,
@@ -32,7 +32,6 @@ from ..types import (
     Discarded,
     Order,
     Peek,
-    Push,
     Replayed,
     Settled,
     State,
@@ -331,37 +330,9 @@ class Consumer(Generic[T]):
             self.stream, self.name, limit, newest_first=newest_first, states=states, before=before, after=after
         )
 
-    def alter(
-        self,
-        *,
-        filter: str | list[str] | None = None,
-        ack_wait: float | timedelta | None = None,
-        max_deliver: int | None = None,
-        max_ack_pending: int | None = None,
-        backoff: Backoff | None = None,
-        max_concurrency: int | None = None,
-        release_interval: float | timedelta | None = None,
-        lease_time: float | timedelta | None = None,
-        max_waiting: int | None = None,
-        push: Push | None = None,
-        clear: Sequence[str] = (),
-    ) -> None:
+    def alter(self, *, clear: Sequence[str] = (), **settings: Unpack[ConsumerChanges]) -> None:
         """Changes the settings that are given, of `push` those in it; `clear` names settings to put back to none."""
-        params = (
-            self.stream,
-            self.name,
-            as_filter(filter),
-            interval(ack_wait),
-            whole(max_deliver, "max_deliver"),
-            whole(max_ack_pending, "max_ack_pending"),
-            None if backoff is None else dump_json(backoff),
-            whole(max_concurrency, "max_concurrency"),
-            interval(release_interval),
-            interval(lease_time),
-            whole(max_waiting, "max_waiting"),
-            None if push is None else dump_json(push),
-            Array(clear),
-        )
+        params = (self.stream, self.name, *as_settings(changeable(CONSUMER), settings), Array(clear))
         self.hg.run(statements.ALTER_CONSUMER, params)
 
     def drop(self) -> None:

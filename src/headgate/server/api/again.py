@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..http.call import Call
 from ..http.routing import Routes
 from .answers_messages import Replayed, Retried
-from .consumers import CONSUMER
+from .consumers import CONSUMER_PATH
 from .requests import ToReplay, ToRetry
 
 routes = Routes()
 
 
-@routes.route("POST", CONSUMER + "/retry", scope="admin", body=ToRetry, answer=Retried)
+@routes.route("POST", CONSUMER_PATH + "/retry", scope="admin", body=ToRetry, answer=Retried)
 async def retry_messages(call: Call) -> Retried:
     """Makes parked messages due at once: these seqs, or `{"all": true}`."""
     chosen: ToRetry = call.body
@@ -21,7 +21,7 @@ async def retry_messages(call: Call) -> Retried:
     return Retried(count)
 
 
-@routes.route("POST", CONSUMER + "/replay", scope="admin", body=ToReplay, answer=Replayed)
+@routes.route("POST", CONSUMER_PATH + "/replay", scope="admin", body=ToReplay, answer=Replayed)
 async def replay_messages(call: Call) -> Replayed:
     """Hands messages to a consumer again, which does not move; at most 10,000 a call."""
     chosen: ToReplay = call.body

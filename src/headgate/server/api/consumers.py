@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET
 
+from ...settings import CONSUMER
 from ...types import Push, State
 from ..http.call import Call
 from ..http.errors import Problem
@@ -14,6 +15,7 @@ from ..http.routing import Routes
 from ..push.addresses import Refused
 from .answers import Channel, Consumer, ConsumerSettings, Nothing, milliseconds
 from .answers_messages import DiscardedSome, Peeked
+from .fields import changes, seconds, settings_of
 from .requests import (
     ChannelQuery,
     ConsumerChange,
@@ -25,37 +27,21 @@ from .requests import (
     ToDiscard,
     ToSeek,
 )
-from .streams import changes, seconds
 
 routes = Routes()
 
-CONSUMERS = "/api/streams/{stream}/consumers"
-CONSUMER = CONSUMERS + "/{consumer}"
+CONSUMERS_PATH = "/api/streams/{stream}/consumers"
+CONSUMER_PATH = CONSUMERS_PATH + "/{consumer}"
 VISIBLE: tuple[Literal["available"]] = ("available",)
 
 
-@routes.route("POST", CONSUMERS, scope="admin", body=NewConsumer, answer=Consumer, status=201)
+@routes.route("POST", CONSUMERS_PATH, scope="admin", body=NewConsumer, answer=Consumer, status=201)
 async def create_consumer(call: Call) -> Consumer:
     """Makes a consumer."""
-    new: NewConsumer = call.body
-    made = await call.server.stream(call.stream).consumer(
-        new.name,
-        create=True,
-        exist_ok=new.if_not_exists,
-        filter=new.filter,
-        order=new.order,
-        ack_wait=seconds(new.ack_wait_ms),
-        max_deliver=new.max_deliver,
-        max_ack_pending=new.max_ack_pending,
-        backoff=new.backoff,
-        start=new.start,
-        max_concurrency=new.max_concurrency,
-        release_interval=seconds(new.release_interval_ms),
-        leased=new.leased,
-        lease_time=seconds(new.lease_time_ms),
-        max_waiting=new.max_waiting,
-        push=_push(call, new.push),
-    )
+    new = call.body
+    settings = {**settings_of(new, CONSUMER), "push": _push(call, new.push)}
+    stream = call.server.stream(call.stream)
+    made = await stream.consumer(new.name, create=True, exist_ok=new.if_not_exists, **settings)
     call.server.altered(call.stream, new.name)
     return Consumer.of(await made.info())
 
@@ -78,19 +64,19 @@ def _push(call: Call, given: PushSettings | PushChange | None) -> Push | None:
     return cast(Push, found)
 
 
-@routes.route("GET", CONSUMERS, scope="monitor", answer=list[Consumer])
+@routes.route("GET", CONSUMERS_PATH, scope="monitor", answer=list[Consumer])
 async def list_consumers(call: Call) -> list[Consumer]:
     """The consumers of a stream."""
     return [Consumer.of(c) for c in await call.server.hg.insights.consumers(call.stream)]
 
 
-@routes.route("GET", CONSUMER, scope="monitor", answer=Consumer)
+@routes.route("GET", CONSUMER_PATH, scope="monitor", answer=Consumer)
 async def get_consumer(call: Call) -> Consumer:
     """One consumer."""
     return Consumer.of(await call.server.hg.insights.consumer(call.stream, call.consumer))
 
 
-@routes.route("GET", CONSUMER + "/settings", scope="any", answer=ConsumerSettings)
+@routes.route("GET", CONSUMER_PATH + "/settings", scope="any", answer=ConsumerSettings)
 async def get_consumer_settings(call: Call) -> ConsumerSettings:
     """What a worker needs to know of its consumer."""
     c = await call.server.consumer(call.stream, call.consumer)
@@ -105,7 +91,7 @@ async def get_consumer_settings(call: Call) -> ConsumerSettings:
     )
 
 
-@routes.route("PATCH", CONSUMER, scope="admin", body=ConsumerChange, answer=Consumer)
+@routes.route("PATCH", CONSUMER_PATH, scope="admin", body=ConsumerChange, answer=Consumer)
 async def change_consumer(call: Call) -> Consumer:
     """Changes settings of a consumer."""
     consumer = await call.server.consumer(call.stream, call.consumer)
@@ -117,7 +103,7 @@ async def change_consumer(call: Call) -> Consumer:
     return Consumer.of(await consumer.info())
 
 
-@routes.route("DELETE", CONSUMER, scope="admin", answer=Nothing)
+@routes.route("DELETE", CONSUMER_PATH, scope="admin", answer=Nothing)
 async def drop_consumer(call: Call) -> Nothing:
     """Removes a consumer and its progress. Its dead letters stay."""
     await (await call.server.consumer(call.stream, call.consumer)).drop()
@@ -125,7 +111,7 @@ async def drop_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/pause", scope="admin", answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/pause", scope="admin", answer=Nothing)
 async def pause_consumer(call: Call) -> Nothing:
     """Receives nothing until it is resumed."""
     await (await call.server.consumer(call.stream, call.consumer)).pause()
@@ -133,7 +119,7 @@ async def pause_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/resume", scope="admin", answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/resume", scope="admin", answer=Nothing)
 async def resume_consumer(call: Call) -> Nothing:
     """Receives again."""
     await (await call.server.consumer(call.stream, call.consumer)).resume()
@@ -142,7 +128,7 @@ async def resume_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/seek", scope="admin", body=ToSeek, answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/seek", scope="admin", body=ToSeek, answer=Nothing)
 async def seek_consumer(call: Call) -> Nothing:
     """Moves a consumer to the beginning, the end, a seq or a time."""
     await (await call.server.consumer(call.stream, call.consumer)).seek(call.body.to)
@@ -150,7 +136,7 @@ async def seek_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/discard", scope="admin", body=ToDiscard, answer=DiscardedSome)
+@routes.route("POST", CONSUMER_PATH + "/discard", scope="admin", body=ToDiscard, answer=DiscardedSome)
 async def discard_messages(call: Call) -> DiscardedSome:
     """Gives up messages that are unread, delayed, parked or in flight, up to 10,000 a call. With `more`, go on."""
     which: ToDiscard = call.body
@@ -167,7 +153,7 @@ async def discard_messages(call: Call) -> DiscardedSome:
     return DiscardedSome(done.discarded, done.held, done.more)
 
 
-@routes.route("GET", CONSUMER + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)
+@routes.route("GET", CONSUMER_PATH + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)
 async def peek_messages(call: Call) -> list[Peeked]:
     """Messages with their state for a consumer, without any effect. With `next`, go on there (after, or before)."""
     q: PeekQuery = call.query
@@ -185,7 +171,7 @@ async def peek_messages(call: Call) -> list[Peeked]:
 
 
 @routes.route(
-    "GET", CONSUMER + "/channels", scope="monitor", query=ChannelQuery, answer=list[Channel],
+    "GET", CONSUMER_PATH + "/channels", scope="monitor", query=ChannelQuery, answer=list[Channel],
     has_next=True, next_type="string",
 )  # fmt: skip
 async def list_channels(call: Call) -> list[Channel]:
@@ -198,7 +184,7 @@ async def list_channels(call: Call) -> list[Channel]:
     return [Channel.of(c) for c in found]
 
 
-@routes.route("GET", CONSUMER + "/channels/{channel}", scope="monitor", answer=Channel)
+@routes.route("GET", CONSUMER_PATH + "/channels/{channel}", scope="monitor", answer=Channel)
 async def get_channel(call: Call) -> Channel:
     """One channel of a consumer."""
     found = await call.server.hg.insights.channels(call.stream, call.consumer, call.path["channel"], 1)
@@ -207,7 +193,7 @@ async def get_channel(call: Call) -> Channel:
     return Channel.of(found[0])
 
 
-@routes.route("PUT", CONSUMER + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
+@routes.route("PUT", CONSUMER_PATH + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
 async def set_channel(call: Call) -> Channel:
     """Changes the limits of a channel."""
     consumer = await call.server.consumer(call.stream, call.consumer)

@@ -6,7 +6,7 @@ from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
 from .answers_messages import Dead, Purged, Redriven
-from .consumers import CONSUMER
+from .consumers import CONSUMER_PATH
 from .requests import ChosenDead, PageQuery
 
 routes = Routes()
@@ -22,7 +22,7 @@ def _chosen(call: Call) -> ChosenDead:
     return chosen
 
 
-@routes.route("GET", CONSUMER + "/dead", scope="monitor", query=PageQuery, answer=list[Dead])
+@routes.route("GET", CONSUMER_PATH + "/dead", scope="monitor", query=PageQuery, answer=list[Dead])
 async def list_dead(call: Call) -> list[Dead]:
     """The dead letters of a consumer, oldest first."""
     found = await call.server.hg.insights.dead_letters(
@@ -31,7 +31,7 @@ async def list_dead(call: Call) -> list[Dead]:
     return [Dead.of(d) for d in found]
 
 
-@routes.route("POST", CONSUMER + "/dead/redrive", scope="admin", body=ChosenDead, answer=Redriven)
+@routes.route("POST", CONSUMER_PATH + "/dead/redrive", scope="admin", body=ChosenDead, answer=Redriven)
 async def redrive_dead(call: Call) -> Redriven:
     """Gives dead letters back to the consumer, as if never delivered: those chosen, or `{"all": true}`."""
     chosen = _chosen(call)
@@ -41,7 +41,7 @@ async def redrive_dead(call: Call) -> Redriven:
     return Redriven(count)
 
 
-@routes.route("DELETE", CONSUMER + "/dead", scope="admin", body=ChosenDead, answer=Purged)
+@routes.route("DELETE", CONSUMER_PATH + "/dead", scope="admin", body=ChosenDead, answer=Purged)
 async def purge_dead(call: Call) -> Purged:
     """Throws dead letters away: those chosen, or `{"all": true}`."""
     chosen = _chosen(call)

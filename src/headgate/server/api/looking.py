@@ -11,7 +11,7 @@ from ..http.call import Call
 from ..http.routing import Routes
 from .answers import Consumer, Stream
 from .answers_looking import Overview, Past, Pipeline, Position, SeekPreview, Segment, Totals, Troubled
-from .consumers import CONSUMER
+from .consumers import CONSUMER_PATH
 from .requests import DoctorQuery, HistoryQuery, OverviewQuery, PositionQuery, SeekQuery
 
 routes = Routes()
@@ -88,7 +88,7 @@ async def get_stream_history(call: Call) -> list[Past]:
     return await _past(call, call.stream, None)
 
 
-@routes.route("GET", CONSUMER + "/history", scope="monitor", query=HistoryQuery, answer=list[Past])
+@routes.route("GET", CONSUMER_PATH + "/history", scope="monitor", query=HistoryQuery, answer=list[Past])
 async def get_consumer_history(call: Call) -> list[Past]:
     """How a consumer was in the last hour or day, oldest first."""
     return await _past(call, call.stream, call.consumer)
@@ -106,7 +106,7 @@ async def get_position(call: Call) -> Position:
     return Position(seq)
 
 
-@routes.route("GET", CONSUMER + "/seek", scope="monitor", query=SeekQuery, answer=SeekPreview)
+@routes.route("GET", CONSUMER_PATH + "/seek", scope="monitor", query=SeekQuery, answer=SeekPreview)
 async def preview_seek(call: Call) -> SeekPreview:
     """What a seek would do, without doing it."""
     where = (call.stream, call.consumer, call.query.to)

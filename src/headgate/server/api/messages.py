@@ -12,7 +12,8 @@ from ..http.errors import Problem
 from ..http.payload import to_text
 from ..http.routing import Routes
 from .answers_messages import ConsumerState, FailedAttempt, Happening, MessageWithStates, Published, Stored
-from .requests import MOST_SEQ, AttemptsQuery, MessagesQuery, NewMessage, NewMessages
+from .fields import MOST_SEQ
+from .requests import AttemptsQuery, MessagesQuery, NewMessage, NewMessages
 
 routes = Routes()
 

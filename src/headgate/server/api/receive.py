@@ -16,9 +16,9 @@ from ..http.errors import Problem
 from ..http.payload import to_json
 from ..http.routing import Routes
 from .answers_messages import Acked, Delivery, Extended, Message, Nacked, Released
-from .consumers import CONSUMER
+from .consumers import CONSUMER_PATH
+from .fields import seconds
 from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive, ToRelease
-from .streams import seconds
 
 routes = Routes()
 
@@ -27,7 +27,7 @@ _MESSAGE = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}")
 _MESSAGE_OR_DELIVERY = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
-@routes.route("GET", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
+@routes.route("GET", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
 async def receive(call: Call) -> list[Delivery]:
     """Up to `batch_size` messages; waits up to `wait_ms` for the first one.
 
@@ -37,7 +37,7 @@ async def receive(call: Call) -> list[Delivery]:
 
 
 @routes.route(
-    "POST", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
+    "POST", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
     answer=list[Delivery],
 )  # fmt: skip
 async def ack_and_receive(call: Call) -> list[Delivery]:
@@ -45,7 +45,7 @@ async def ack_and_receive(call: Call) -> list[Delivery]:
     return await _receive(call, ours(call.body)[0])
 
 
-@routes.route("POST", CONSUMER + "/ack", scope="consume", body=ToAck, answer=Acked)
+@routes.route("POST", CONSUMER_PATH + "/ack", scope="consume", body=ToAck, answer=Acked)
 async def ack(call: Call) -> Acked:
     """Done with these messages."""
     ids, foreign = ours(call.body)
@@ -58,7 +58,7 @@ async def ack(call: Call) -> Acked:
     return Acked(acked, stale + foreign)
 
 
-@routes.route("POST", CONSUMER + "/nack", scope="consume", body=ToNack, answer=Nacked)
+@routes.route("POST", CONSUMER_PATH + "/nack", scope="consume", body=ToNack, answer=Nacked)
 async def nack(call: Call) -> Nacked:
     """Not done with these messages: they come again after the delay, or the consumer's backoff."""
     ids, foreign = ours(call.body)
@@ -68,7 +68,7 @@ async def nack(call: Call) -> Nacked:
     return Nacked(done.settled, done.stale + foreign)
 
 
-@routes.route("POST", CONSUMER + "/release", scope="consume", body=ToRelease, answer=Released)
+@routes.route("POST", CONSUMER_PATH + "/release", scope="consume", body=ToRelease, answer=Released)
 async def release(call: Call) -> Released:
     """Hands back messages that were not worked on: they are due at once, and the delivery does not count."""
     ids, foreign = ours(call.body)
@@ -78,7 +78,7 @@ async def release(call: Call) -> Released:
     return Released(done.settled, done.stale + foreign)
 
 
-@routes.route("POST", CONSUMER + "/extend", scope="consume", body=ToExtend, answer=Extended)
+@routes.route("POST", CONSUMER_PATH + "/extend", scope="consume", body=ToExtend, answer=Extended)
 async def extend(call: Call) -> Extended:
     """Moves the deadline of these messages alone to so long from now, also nearer; 0 makes them visible at once."""
     ids, foreign = ours(call.body)

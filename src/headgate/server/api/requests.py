@@ -2,83 +2,51 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-MOST_SEQ = 2**63 - 1
+from ...settings import CONSUMER, STREAM, changeable
+from .fields import (
+    AckId,
+    AckIds,
+    Amount,
+    Body,
+    Columns,
+    Count,
+    Filter,
+    HeaderName,
+    HeaderNames,
+    Identifier,
+    Limit,
+    Milliseconds,
+    Moment,
+    Name,
+    PostgresUrl,
+    PushUrl,
+    RowRate,
+    Secret,
+    Secrets,
+    Seq,
+    Sort,
+    TableNames,
+    Text,
+    Where,
+    change_body,
+    new_body,
+)
 
-Name = Annotated[str, Meta(min_length=1, max_length=55, pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-Text = Annotated[str, Meta(max_length=10_000)]
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Bytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Large = Annotated[int, Meta(ge=1, le=MOST_SEQ)]
-Seq = Annotated[int, Meta(ge=0, le=MOST_SEQ)]
-Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
-Limit = Annotated[int, Meta(ge=1, le=1000)]
-# Other ids that look like one are answered as stale: an ack_id is nothing that a caller should read.
-AckId = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_.-]+$")]
-AckIds = Annotated[list[AckId], Meta(min_length=1, max_length=10_000)]
-Moment = Annotated[datetime, Meta(tz=True)]
-Sort = Literal["seq_asc", "seq_desc"]
-Filter = Annotated[list[Text], Meta(min_length=1, max_length=100)]
-Backoff = float | list[float] | dict[str, float]
-PushUrl = Annotated[str, Meta(min_length=8, max_length=2000, pattern="^https?://")]
-PostgresUrl = Annotated[str, Meta(max_length=2000, pattern="^postgres(ql)?://")]
-Identifier = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[A-Za-z0-9_]+$")]
-Secret = Annotated[str, Meta(min_length=8, max_length=1000)]
-Secrets = Annotated[list[Secret], Meta(min_length=1, max_length=5)]
-Where = Annotated[str, Meta(min_length=1, max_length=200)]
-TableNames = Annotated[list[Where], Meta(min_length=1, max_length=1000)]
-Columns = Annotated[list[Where], Meta(min_length=1, max_length=32)]
-Amount = Annotated[int, Meta(ge=0, le=2**60)]
-RowRate = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-HeaderName = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_-]+$")]
-HeaderNames = Annotated[list[HeaderName], Meta(max_length=50)]
-
-
-class Body(Struct, forbid_unknown_fields=True):
-    """What a request carries: a field that is not known is an error."""
-
-
-class NewStream(Body):
-    """A stream to make. Settings that are left out, or null, have their defaults; an existing one may have others."""
-
-    name: Name
-    lanes: Count | None = None
-    lane_by: Literal["hash", "key", "channel"] | None = None
-    retain: Literal["forever", "until_acked", "until_archived"] | None = None
-    retain_up_to_ms: Milliseconds | None = None
-    retain_at_least_ms: Milliseconds | None = None
-    max_storage: Large | None = None
-    one_message_per_key: bool | None = None
-    process_unmodified: bool | None = None
-    dedup_window_ms: Milliseconds | None = None
-    max_message_bytes: Bytes | None = None
-    segment_rows: Large | None = None
-    segment_bytes: Large | None = None
-    segment_age_ms: Milliseconds | None = None
-    compact_every_ms: Milliseconds | None = None
-    if_not_exists: bool = False
-
-
-class StreamChange(Body):
-    """Settings of a stream to change. null puts a setting back to none; what is left out stays."""
-
-    lanes: Count | UnsetType = UNSET
-    retain: Literal["forever", "until_acked", "until_archived"] | UnsetType = UNSET
-    retain_up_to_ms: Milliseconds | UnsetType | None = UNSET
-    retain_at_least_ms: Milliseconds | UnsetType | None = UNSET
-    max_storage: Large | UnsetType | None = UNSET
-    process_unmodified: bool | UnsetType = UNSET
-    dedup_window_ms: Milliseconds | UnsetType = UNSET
-    max_message_bytes: Bytes | UnsetType = UNSET
-    segment_rows: Large | UnsetType = UNSET
-    segment_bytes: Large | UnsetType = UNSET
-    segment_age_ms: Milliseconds | UnsetType | None = UNSET
-    compact_every_ms: Milliseconds | UnsetType = UNSET
+NewStream = new_body(
+    "NewStream",
+    "A stream to make. Settings that are left out, or null, have their defaults; an existing one may have others.",
+    STREAM,
+)
+StreamChange = change_body(
+    "StreamChange",
+    "Settings of a stream to change. null puts a setting back to none; what is left out stays.",
+    {"lanes": STREAM["lanes"], **changeable(STREAM)},
+)
 
 
 class NewMessage(Body):
@@ -125,39 +93,18 @@ class PushChange(Body):
     headers: dict[str, Text] | UnsetType | None = UNSET
 
 
-class NewConsumer(Body):
-    """A consumer to make. Settings that are left out, or null, have their defaults; an existing one may have others."""
-
-    name: Name
-    filter: Filter | Text | None = None
-    order: Literal["none", "key"] | None = None
-    ack_wait_ms: Milliseconds | None = None
-    max_deliver: Count | None = None
-    max_ack_pending: Count | None = None
-    backoff: Backoff | None = None
-    start: Seq | Text | None = None
-    max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    release_interval_ms: Milliseconds | None = None
-    leased: bool | None = None
-    lease_time_ms: Milliseconds | None = None
-    max_waiting: Count | None = None
-    push: PushSettings | None = None
-    if_not_exists: bool = False
-
-
-class ConsumerChange(Body):
-    """Settings of a consumer to change. null puts a setting back to none; what is left out stays."""
-
-    filter: Filter | Text | UnsetType | None = UNSET
-    ack_wait_ms: Milliseconds | UnsetType = UNSET
-    max_deliver: Count | UnsetType | None = UNSET
-    max_ack_pending: Count | UnsetType | None = UNSET
-    backoff: Backoff | UnsetType | None = UNSET
-    max_concurrency: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType | None = UNSET
-    release_interval_ms: Milliseconds | UnsetType | None = UNSET
-    lease_time_ms: Milliseconds | UnsetType = UNSET
-    max_waiting: Count | UnsetType | None = UNSET
-    push: PushChange | UnsetType | None = UNSET
+NewConsumer = new_body(
+    "NewConsumer",
+    "A consumer to make. Settings that are left out, or null, have their defaults; an existing one may have others.",
+    CONSUMER,
+    push=PushSettings,
+)
+ConsumerChange = change_body(
+    "ConsumerChange",
+    "Settings of a consumer to change. null puts a setting back to none; what is left out stays.",
+    changeable(CONSUMER),
+    push=PushChange,
+)
 
 
 class SignatureForm(Body):
@@ -277,7 +224,7 @@ class SourceChange(Body):
 class ToReceive(Body):
     """What a worker has finished, settled in the same call. `whole_deliveries` is explained at ToAck."""
 
-    ack_ids: Annotated[list[AckId], Meta(max_length=10_000)] = []
+    ack_ids: Annotated[list[AckId], Meta(max_length=10_000)] = msgspec.field(default_factory=list)
     whole_deliveries: bool = False
 
 

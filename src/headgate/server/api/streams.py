@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import UNSET
-
 from ...database import statements
+from ...settings import STREAM
 from ..http.call import Call
 from ..http.routing import Routes
 from .answers import Archive, Nothing, Stream, StreamSettings
+from .fields import changes, settings_of
 from .requests import NewStream, StreamChange
 
 routes = Routes()
@@ -18,27 +16,10 @@ routes = Routes()
 @routes.route("POST", "/api/streams", scope="admin", body=NewStream, answer=Stream, status=201)
 async def create_stream(call: Call) -> Stream:
     """Makes a stream."""
-    new: NewStream = call.body
+    new = call.body
     call.caller.check("admin", new.name, everywhere=False)
-    stream = await call.server.hg.stream(
-        new.name,
-        create=True,
-        exist_ok=new.if_not_exists,
-        lanes=new.lanes,
-        lane_by=new.lane_by,
-        retain=new.retain,
-        retain_up_to=seconds(new.retain_up_to_ms),
-        retain_at_least=seconds(new.retain_at_least_ms),
-        max_storage=new.max_storage,
-        one_message_per_key=new.one_message_per_key,
-        process_unmodified=new.process_unmodified,
-        dedup_window=seconds(new.dedup_window_ms),
-        max_message_bytes=new.max_message_bytes,
-        segment_rows=new.segment_rows,
-        segment_bytes=new.segment_bytes,
-        segment_age=seconds(new.segment_age_ms),
-        compact_every=seconds(new.compact_every_ms),
-    )
+    settings = settings_of(new, STREAM)
+    stream = await call.server.hg.stream(new.name, create=True, exist_ok=new.if_not_exists, **settings)
     return Stream.of(await stream.info())
 
 
@@ -91,24 +72,3 @@ async def drop_archive(call: Call) -> Nothing:
     """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
     await call.server.stream(call.stream).drop_archive(call.path["archive"])
     return Nothing()
-
-
-def seconds(milliseconds: int | None) -> float | None:
-    """Milliseconds, as the SDK takes lengths of time."""
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def changes(body: Any) -> dict[str, Any]:
-    """The arguments of `alter` that a change stands for: null means to clear."""
-    given: dict[str, Any] = {}
-    clear = []
-    for name in body.__struct_fields__:
-        value = getattr(body, name)
-        if value is UNSET:
-            continue
-        plain = name.removesuffix("_ms")
-        if value is None:
-            clear.append(plain)
-        else:
-            given[plain] = value / 1000 if plain != name else value
-    return {**given, "clear": clear}

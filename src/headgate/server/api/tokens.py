@@ -7,8 +7,8 @@ from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
 from .answers import Audited, MadeToken, Nothing, Token
+from .fields import seconds
 from .requests import AuditQuery, NewToken
-from .streams import seconds
 
 routes = Routes()
 

@@ -6,12 +6,12 @@ from ...database import statements
 from ..http.call import Call
 from ..http.routing import Routes
 from .answers import Leases, Left, Worker
-from .consumers import CONSUMER
+from .consumers import CONSUMER_PATH
 from .requests import ToJoin
 
 routes = Routes()
 
-WORKERS = CONSUMER + "/workers"
+WORKERS = CONSUMER_PATH + "/workers"
 WORKER = WORKERS + "/{worker}"
 
 
