@@ -23,7 +23,7 @@ from .. import tracing
 from ..database import statements
 from ..database.drivers import Row
 from ..errors import ConnectionFailed, Error, InvalidArgument, InvalidText, NotOverHttp
-from ..http import answers, calls, failures, messages
+from ..http import calls, failures, messages, responses
 from ..http.messages import MOST_IDS, SETTLING
 from ..http.request import Request
 
@@ -313,8 +313,8 @@ def _explained(failed: _Failed, request: Request) -> Error:
 
 
 @cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[answers.Answer[Any]]:
-    return msgspec.json.Decoder(answers.Answer[kind])
+def _decoder(kind: Any) -> msgspec.json.Decoder[responses.Answer[Any]]:
+    return msgspec.json.Decoder(responses.Answer[kind])
 
 
 def _rows(request: Request, content: bytes) -> list[Row]:

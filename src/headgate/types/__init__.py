@@ -16,12 +16,14 @@ from .messages import (
     State,
     StoredMessage,
 )
+from .server import AuditEntry, TokenInfo
 from .sources import BackfillInfo, PostgresSourceInfo, PostgresSourceState, Scheme, SourceCheck, SourceInfo, SourceKind
 from .streams import ArchiveInfo, Finding, SegmentInfo, SegmentState, Severity, StreamInfo
 
 __all__ = [
     "ArchiveInfo",
     "Attempt",
+    "AuditEntry",
     "BackfillInfo",
     "Backoff",
     "ChannelInfo",
@@ -54,5 +56,6 @@ __all__ = [
     "State",
     "StoredMessage",
     "StreamInfo",
+    "TokenInfo",
     "WorkerInfo",
 ]

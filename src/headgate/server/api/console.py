@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ... import __version__
 from ..console import assets, sessions
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
 from ..operate.auth import refuse_pages
-from .answers import Me, Nothing, Session
+from .fields import Nothing
 
 routes = Routes()
+
+
+class Me(Struct):
+    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    everywhere: bool
+    auth: bool
+    version: str
+
+
+class Session(Struct):
+    """Who a browser is logged in as, if it is."""
+
+    me: Me | None
 
 
 async def _file(call: Call, name: str) -> assets.File:

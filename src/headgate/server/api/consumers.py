@@ -2,37 +2,148 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from typing import Annotated, Any, Self, cast
 from urllib.parse import urlsplit
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ...settings import CONSUMER
-from ...types import Push, State
+from ...database import statements
+from ...settings import CONSUMER, changeable
+from ...types import ConsumerInfo, Push
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
 from ..push.addresses import Refused
-from .answers import Channel, Consumer, ConsumerSettings, Nothing, milliseconds
-from .answers_messages import DiscardedSome, Peeked
-from .fields import changes, seconds, settings_of
-from .requests import (
-    ChannelQuery,
-    ConsumerChange,
-    Limits,
-    NewConsumer,
-    PeekQuery,
-    PushChange,
-    PushSettings,
-    ToDiscard,
-    ToSeek,
+from .fields import (
+    Body,
+    Nothing,
+    PushUrl,
+    Response,
+    Secret,
+    Secrets,
+    Seq,
+    Text,
+    change_body,
+    changes,
+    fields_of,
+    milliseconds,
+    new_body,
+    settings_of,
 )
 
 routes = Routes()
 
+
+class PushSettings(Body):
+    """Where to post messages to. Secrets are written `whsec_` and 24 to 64 bytes in base64; several sign with each.
+
+    A new one needs a secret; one that is there may be left to its own.
+    """
+
+    url: PushUrl
+    secret: Secret | Secrets | UnsetType = UNSET
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] | UnsetType = UNSET
+    headers: dict[str, Text] | UnsetType | None = UNSET
+
+
+class PushChange(Body):
+    """What to change of it. A consumer that does not push yet needs a url and a secret."""
+
+    url: PushUrl | UnsetType = UNSET
+    secret: Secret | Secrets | UnsetType = UNSET
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] | UnsetType = UNSET
+    headers: dict[str, Text] | UnsetType | None = UNSET
+
+
+NewConsumer = new_body(
+    "NewConsumer",
+    "A consumer to make. Settings that are left out, or null, have their defaults; an existing one may have others.",
+    CONSUMER,
+    push=PushSettings,
+)
+
+
+ConsumerChange = change_body(
+    "ConsumerChange",
+    "Settings of a consumer to change. null puts a setting back to none; what is left out stays.",
+    changeable(CONSUMER),
+    push=PushChange,
+)
+
+
+class PushTo(Struct):
+    """Where a consumer pushes to. Secrets are shown by their ends, headers by their names."""
+
+    url: str
+    secret: list[str]
+    concurrency: int
+    timeout_ms: int
+    headers: list[str]
+    note: str | None
+    last_error: str | None = None
+
+
+class Consumer(fields_of(ConsumerInfo, push=PushTo | None), Response):  # type: ignore[misc]
+    """A consumer and how far it is. In a list of many, `unread`, `floor`, `oldest_unacked` and `dead` may be what
+    maintenance saw at `sampled_at`; null: they are of now."""
+
+    @classmethod
+    def of(cls, info: ConsumerInfo, /, **instead: Any) -> Self:
+        """The response for what insights know."""
+        p = info.push
+        push = p and PushTo(
+            p["url"],
+            p["secret"],
+            p["concurrency"],
+            round(p["timeout"] * 1000),
+            p["headers"] or [],
+            p["note"],
+            p.get("last_error"),
+        )
+        return super().of(info, push=push, **instead)
+
+
+class ConsumerSettings(Struct):
+    """What a worker needs to know of its consumer. `slot_modulus`: of lanes by key or channel, how many leases share
+    them."""
+
+    order: str
+    ack_wait_ms: int
+    backoff: Any
+    leased: bool
+    lease_time_ms: int
+    slot_modulus: int | None
+    max_waiting: int | None
+
+
+class ToSeek(Body):
+    """Where to go: beginning, end, a seq, or a time."""
+
+    to: Seq | Text
+
+
+class SeekQuery(Body):
+    """Where to go: beginning, end, a seq, or a time."""
+
+    to: Text
+
+
+class SeekPreview(Struct):
+    """Where a seek would go, how many messages would come again, and how many unread ones would be passed over.
+
+    Without `exact` these are estimates.
+    """
+
+    seq: int
+    again: int
+    passed_over: int
+    exact: bool
+
+
 CONSUMERS_PATH = "/api/streams/{stream}/consumers"
 CONSUMER_PATH = CONSUMERS_PATH + "/{consumer}"
-VISIBLE: tuple[Literal["available"]] = ("available",)
 
 
 @routes.route("POST", CONSUMERS_PATH, scope="admin", body=NewConsumer, answer=Consumer, status=201)
@@ -136,70 +247,9 @@ async def seek_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER_PATH + "/discard", scope="admin", body=ToDiscard, answer=DiscardedSome)
-async def discard_messages(call: Call) -> DiscardedSome:
-    """Gives up messages that are unread, delayed, parked or in flight, up to 10,000 a call. With `more`, go on."""
-    which: ToDiscard = call.body
-    consumer = await call.server.consumer(call.stream, call.consumer)
-    done = await consumer.discard_some(
-        which.seqs,
-        filter=which.filter,
-        channel=which.channel,
-        older_than=seconds(which.older_than_ms),
-        all=which.all,
-        go_on=which.go_on,
-    )
-    call.server.polling.stirred(call.stream, call.consumer, done.discarded)
-    return DiscardedSome(done.discarded, done.held, done.more)
-
-
-@routes.route("GET", CONSUMER_PATH + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)
-async def peek_messages(call: Call) -> list[Peeked]:
-    """Messages with their state for a consumer, without any effect. With `next`, go on there (after, or before)."""
-    q: PeekQuery = call.query
-    states = None if q.states is None else cast(list[State], q.states.split(","))
-    if q.visible is not None:
-        if states is not None:
-            raise Problem(422, "invalid_argument", "states and visible both say which messages", "give one of them")
-        states = [s for s in get_args(State) if (s in VISIBLE) == q.visible]
-    found = await call.server.hg.insights.peek(
-        call.stream, call.consumer, q.limit,
-        newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
-    )  # fmt: skip
-    call.next = found.next
-    return [Peeked.of(m) for m in found]
-
-
-@routes.route(
-    "GET", CONSUMER_PATH + "/channels", scope="monitor", query=ChannelQuery, answer=list[Channel],
-    has_next=True, next_type="string",
-)  # fmt: skip
-async def list_channels(call: Call) -> list[Channel]:
-    """What waits in each channel of a consumer, since when, and its limits. With `next`, go on there (after)."""
-    q: ChannelQuery = call.query
-    found = await call.server.hg.insights.channels(
-        call.stream, call.consumer, None, q.limit, sort=q.sort, after=q.after
-    )
-    call.next = found.next
-    return [Channel.of(c) for c in found]
-
-
-@routes.route("GET", CONSUMER_PATH + "/channels/{channel}", scope="monitor", answer=Channel)
-async def get_channel(call: Call) -> Channel:
-    """One channel of a consumer."""
-    found = await call.server.hg.insights.channels(call.stream, call.consumer, call.path["channel"], 1)
-    if not found:
-        raise Problem(404, "channel_not_found", "nothing is known of this channel", "it has no limits and no messages")
-    return Channel.of(found[0])
-
-
-@routes.route("PUT", CONSUMER_PATH + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
-async def set_channel(call: Call) -> Channel:
-    """Changes the limits of a channel."""
-    consumer = await call.server.consumer(call.stream, call.consumer)
-    await consumer.set_channel(call.path["channel"], **changes(call.body))
-    call.server.polling.stirred(call.stream, call.consumer)
-    for found in await consumer.channels(call.path["channel"], 1):
-        return Channel.of(found)
-    # without limits of its own and without messages, nothing is kept of it
-    return Channel(call.stream, call.consumer, call.path["channel"], "idle", 0, 0, None, None, 0, None)
+@routes.route("GET", CONSUMER_PATH + "/seek", scope="monitor", query=SeekQuery, answer=SeekPreview)
+async def preview_seek(call: Call) -> SeekPreview:
+    """What a seek would do, without doing it."""
+    where = (call.stream, call.consumer, call.query.to)
+    [row] = await call.server.hg.run(statements.SEEK_PREVIEW, where)
+    return SeekPreview(*row)

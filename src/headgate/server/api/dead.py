@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from ...types import DeadLetter
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
-from .answers_messages import Dead, Purged, Redriven
 from .consumers import CONSUMER_PATH
-from .requests import ChosenDead, PageQuery
+from .fields import Body, Count, Filter, Limit, Response, Seq, Text, fields_of
 
 routes = Routes()
+
+
+class PageQuery(Body):
+    """How many, and after which."""
+
+    limit: Limit = 100
+    after: Seq = 0
+
+
+class Dead(fields_of(DeadLetter), Response):  # type: ignore[misc]
+    """A message that failed too often."""
+
+
+class ChosenDead(Body):
+    """Which dead letters: those that fit all of what is given, the oldest first, or, asked for by name, all."""
+
+    seqs: Annotated[list[Seq], Meta(min_length=1, max_length=10_000)] | None = None
+    filter: Filter | Text | None = None
+    limit: Count | None = None
+    all: bool = False
+
+
+class Redriven(Struct):
+    """How many dead letters were given back."""
+
+    redriven: int
+
+
+class Purged(Struct):
+    """How many dead letters were thrown away."""
+
+    purged: int
 
 
 def _chosen(call: Call) -> ChosenDead:

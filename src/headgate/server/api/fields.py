@@ -1,10 +1,15 @@
-"""What fields of bodies and queries may hold, and the bodies that are made of settings."""
+"""What the fields of requests and responses are made of: their limits, settings, the data classes of the SDK."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from ...settings import Setting, Settings, http_field
@@ -38,6 +43,10 @@ Amount = Annotated[int, Meta(ge=0, le=2**60)]
 RowRate = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 HeaderName = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_-]+$")]
 HeaderNames = Annotated[list[HeaderName], Meta(max_length=50)]
+
+
+class Nothing(Struct):
+    """An answer that says no more than that it was done."""
 
 
 class Body(Struct, forbid_unknown_fields=True):
@@ -79,6 +88,62 @@ def _type(row: Setting, push: type | None) -> Any:
             return Seq | Text
         case "push":
             return push
+
+
+class Response(Struct):
+    """A response with the fields of a dataclass: `class Stream(fields_of(StreamInfo), Response)`."""
+
+    conversions: ClassVar[tuple[tuple[str, str, Callable[[Any], Any] | None], ...]] = ()
+
+    @classmethod
+    def of(cls, info: Any, /, **instead: Any) -> Self:
+        """The response for what the SDK knows."""
+        values = {}
+        for name, shown, convert in cls.conversions:
+            value = getattr(info, name)
+            values[shown] = value if convert is None or value is None else convert(value)
+        return cls(**{**values, **instead})
+
+
+def fields_of(source: type, *, leave_out: Sequence[str] = (), **kinds: Any) -> Any:
+    """A base with the fields of a dataclass. `kinds` are the types of those that are something else here.
+
+    Lengths of time are in milliseconds, and named so; messages' data is as JSON shows it.
+    """
+    hints = {**get_type_hints(source), **kinds}
+    rows: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    conversions: list[tuple[str, str, Callable[[Any], Any] | None]] = []
+    for field in dataclasses.fields(source):
+        if field.name in leave_out:
+            continue
+        name, kind = field.name, hints[field.name]
+        convert: Callable[[Any], Any] | None = as_json_value if name == "data" else None
+        if timedelta in (kind, *get_args(kind)):
+            name, kind = f"{name}_ms", int if kind is timedelta else int | None
+            convert = milliseconds
+        rows.append((name, kind) if field.default is dataclasses.MISSING else (name, kind, field.default))
+        conversions.append((field.name, name, convert))
+    return defstruct(f"Of{source.__name__}", rows, bases=(Response,), namespace={"conversions": tuple(conversions)})
+
+
+def milliseconds(value: timedelta) -> int:
+    """A length of time in whole milliseconds."""
+    return value // timedelta(milliseconds=1)
+
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def as_json_value(data: Any) -> Any:
+    """Data that the SDK has decoded, as JSON shows it. Bytes are base64."""
+    if isinstance(data, (bytes, bytearray)):
+        return base64.b64encode(data).decode("ascii")
+    if isinstance(data, str):
+        return data
+    try:
+        return msgspec.Raw(_encode(data))
+    except (ValueError, OverflowError, RecursionError):  # half a surrogate pair: who sends with SQL can write anything
+        return json.dumps(data)
 
 
 def seconds(milliseconds: int | None) -> float | None:

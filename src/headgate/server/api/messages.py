@@ -2,20 +2,159 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
 from ... import tracing
 from ...database.encoding import dump_json
 from ...database.parameters import as_delay
 from ...errors import InvalidText
+from ...types import Attempt, LifeEvent, MessageState, PeekedMessage, State, StoredMessage
 from ..flow.batching import Sending
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.payload import to_text
 from ..http.routing import Routes
-from .answers_messages import ConsumerState, FailedAttempt, Happening, MessageWithStates, Published, Stored
-from .fields import MOST_SEQ
-from .requests import AttemptsQuery, MessagesQuery, NewMessage, NewMessages
+from .consumers import CONSUMER_PATH
+from .fields import (
+    MOST_SEQ,
+    Body,
+    Limit,
+    Milliseconds,
+    Moment,
+    Name,
+    Response,
+    Seq,
+    Sort,
+    Text,
+    as_json_value,
+    fields_of,
+)
 
 routes = Routes()
+
+
+class NewMessage(Body):
+    """A message to send. `data` is any JSON value; an `id` makes sending it again harmless.
+
+    It is delivered after `delay_ms`, or at `deliver_at`, at the earliest.
+    """
+
+    data: msgspec.Raw
+    key: Text | None = None
+    headers: dict[str, Any] | None = None
+    channel: Text | None = None
+    delay_ms: Milliseconds | None = None
+    id: Text | None = None
+    deliver_at: Moment | None = None
+
+
+class NewMessages(Body):
+    """Messages to send, all or none."""
+
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=10_000)]
+
+
+class Published(Struct):
+    """How many messages were sent, and their seqs in order."""
+
+    published: int
+    seqs: list[int]
+
+
+class MessagesQuery(Body):
+    """Which messages of a stream."""
+
+    limit: Limit = 10
+    sort: Sort = "seq_asc"
+    key_pattern: Text | None = None
+    before: Seq | None = None
+    after: Seq | None = None
+
+
+class Stored(fields_of(StoredMessage), Response):  # type: ignore[misc]
+    """A message as it lies in its stream."""
+
+
+class ConsumerState(Struct):
+    """The state of a message for one consumer."""
+
+    consumer: str
+    state: str
+    attempt: int
+    not_visible_until: datetime | None
+    worker: str | None
+    reason: str | None
+    last_error: str | None
+
+    @classmethod
+    def of(cls, s: MessageState) -> ConsumerState:
+        """The answer for what insights know."""
+        return cls(s.consumer, s.state, s.attempt, s.visible_at, s.worker, s.reason, s.last_error)
+
+
+class MessageWithStates(Struct):
+    """A message, and its state for each consumer of its stream."""
+
+    message: Stored
+    consumers: list[ConsumerState]
+
+
+class Happening(fields_of(LifeEvent), Response):  # type: ignore[misc]
+    """Something that happened to a message, or (`at` is null) where it is now. `until`: a deadline, or when it is due.
+
+    Of the message: sent, or gone. For a consumer: delivered, failed, expired, dead, redriven, replayed, discarded, and
+    parked, delayed, blocked, released, waiting (not read yet), skipped (by the filter) or done.
+    """
+
+
+class AttemptsQuery(Body):
+    """Of which message, of which consumer; how many, and before which id."""
+
+    seq: Seq | None = None
+    consumer: Name | None = None
+    limit: Limit = 100
+    before: Seq | None = None
+
+
+class FailedAttempt(fields_of(Attempt), Response):  # type: ignore[misc]
+    """An attempt that failed: nacked, or expired. `is_dead`: with it the message became a dead letter."""
+
+
+class PeekQuery(Body):
+    """Which messages of a consumer: in some `states` (with commas between them), or as `visible` says.
+
+    `visible`: those that could be received now, or (false) those that could not.
+    """
+
+    limit: Limit = 10
+    sort: Sort = "seq_asc"
+    states: Annotated[str, Meta(max_length=100, pattern="^[a-z]+(,[a-z]+)*$")] | None = None
+    visible: bool | None = None
+    before: Seq | None = None
+    after: Seq | None = None
+
+
+class Peeked(Struct):
+    """A message and its state for a consumer."""
+
+    message: Stored
+    state: str
+    deliver_count: int
+    not_visible_until: datetime | None
+    worker: str | None
+    reason: str | None
+    last_error: str | None
+
+    @classmethod
+    def of(cls, m: PeekedMessage) -> Peeked:
+        """The answer for what insights know."""
+        stored = Stored(m.seq, m.key, as_json_value(m.data), m.headers, None, m.created_at)
+        return cls(stored, m.state, m.attempt, m.visible_at, m.worker, m.reason, m.last_error)
+
 
 NOT_FOUND = Problem(404, "message_not_found", "the stream has no such message", "it may have been removed")
 
@@ -111,3 +250,23 @@ def _column(values: list[str | None]) -> list[str | None] | None:
     if any(v is not None and "\x00" in v for v in values):
         raise InvalidText("a NUL character cannot be stored", hint="remove the NUL")
     return values
+
+
+VISIBLE: tuple[Literal["available"]] = ("available",)
+
+
+@routes.route("GET", CONSUMER_PATH + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)
+async def peek_messages(call: Call) -> list[Peeked]:
+    """Messages with their state for a consumer, without any effect. With `next`, go on there (after, or before)."""
+    q: PeekQuery = call.query
+    states = None if q.states is None else cast(list[State], q.states.split(","))
+    if q.visible is not None:
+        if states is not None:
+            raise Problem(422, "invalid_argument", "states and visible both say which messages", "give one of them")
+        states = [s for s in get_args(State) if (s in VISIBLE) == q.visible]
+    found = await call.server.hg.insights.peek(
+        call.stream, call.consumer, q.limit,
+        newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
+    )  # fmt: skip
+    call.next = found.next
+    return [Peeked.of(m) for m in found]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
+from datetime import datetime
 from time import perf_counter
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from ... import tracing
 from ...aio import AsyncConsumer, AsyncMessage
@@ -15,20 +20,120 @@ from ..http.call import Call
 from ..http.errors import Problem
 from ..http.payload import to_json
 from ..http.routing import Routes
-from .answers_messages import Acked, Delivery, Extended, Message, Nacked, Released
 from .consumers import CONSUMER_PATH
-from .fields import seconds
-from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive, ToRelease
+from .fields import AckId, AckIds, Body, Limit, Milliseconds, Text, seconds
 
 routes = Routes()
+
+
+class ReceiveQuery(Body):
+    """How many messages, how long to wait for the first one, for whom (where lanes are leased), and for how long."""
+
+    batch_size: Limit = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    worker: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    ack_wait_ms: Milliseconds | None = None
+
+
+class Message(Struct):
+    """A message as it was sent."""
+
+    seq: int
+    key: str | None
+    data: Any
+    headers: dict[str, Any] | None
+    channel: str | None
+    created_at: datetime
+
+
+class ReceivedMessage(Struct):
+    """A message that was received: it is to be settled by its ack_id."""
+
+    ack_id: str
+    message: Message
+    attempt: int
+
+
+class ToReceive(Body):
+    """What a worker has finished, settled in the same call. `whole_deliveries` is explained at ToAck."""
+
+    ack_ids: Annotated[list[AckId], Meta(max_length=10_000)] = msgspec.field(default_factory=list)
+    whole_deliveries: bool = False
+
+
+class ToAck(Body):
+    """Messages that are done.
+
+    `whole_deliveries`: an ack_id without its last number stands for all that came with it. For callers who receive with
+    a `worker` of their own: others may share deliveries.
+    """
+
+    ack_ids: AckIds
+    whole_deliveries: bool = False
+
+
+class Acked(Struct):
+    """How many messages were acked; how many ack_ids were stale: settled before, or taken back."""
+
+    acked: int
+    stale: int
+
+
+class ToNack(Body):
+    """Messages that failed."""
+
+    ack_ids: AckIds
+    whole_deliveries: bool = False
+    delay_ms: Milliseconds | None = None
+    error: Text | None = None
+
+
+class Nacked(Struct):
+    """How many messages were nacked; how many ack_ids were stale."""
+
+    nacked: int
+    stale: int
+
+
+class ToRelease(Body):
+    """Messages that were not worked on."""
+
+    ack_ids: AckIds
+    whole_deliveries: bool = False
+
+
+class Released(Struct):
+    """How many messages were handed back; how many ack_ids were stale."""
+
+    released: int
+    stale: int
+
+
+class ToExtend(Body):
+    """Messages that take longer, or less long: their deadline is so long from now.
+
+    0 makes them visible at once, which counts as an attempt.
+    """
+
+    ack_ids: AckIds
+    by_ms: Milliseconds
+    whole_deliveries: bool = False
+
+
+class Extended(Struct):
+    """How many messages have their new deadline; how many ack_ids were stale."""
+
+    extended: int
+    stale: int
+
 
 LONGEST_ACK_WAIT = 7 * 24 * 3600 * 1000  # milliseconds
 _MESSAGE = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}")
 _MESSAGE_OR_DELIVERY = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
-@routes.route("GET", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
-async def receive(call: Call) -> list[Delivery]:
+@routes.route("GET", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, answer=list[ReceivedMessage])
+async def receive(call: Call) -> list[ReceivedMessage]:
     """Up to `batch_size` messages; waits up to `wait_ms` for the first one.
 
     They are the caller's for `ack_wait_ms`, or the consumer's ack_wait.
@@ -38,9 +143,9 @@ async def receive(call: Call) -> list[Delivery]:
 
 @routes.route(
     "POST", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
-    answer=list[Delivery],
+    answer=list[ReceivedMessage],
 )  # fmt: skip
-async def ack_and_receive(call: Call) -> list[Delivery]:
+async def ack_and_receive(call: Call) -> list[ReceivedMessage]:
     """Acks what is done and receives the next messages in one call."""
     return await _receive(call, ours(call.body)[0])
 
@@ -109,7 +214,7 @@ async def _settled(call: Call, what: str, count: int) -> None:
         call.server.polling.stirred(call.stream, call.consumer, count, likely=likely)
 
 
-async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
+async def _receive(call: Call, acks: list[str]) -> list[ReceivedMessage]:
     q: ReceiveQuery = call.query
     consumer = await call.server.consumer(call.stream, call.consumer)
     polling = call.server.polling
@@ -143,7 +248,7 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     if len(messages) == q.batch_size:  # there may be more
         polling.stirred(call.stream, call.consumer)
     return [
-        Delivery(
+        ReceivedMessage(
             m.ack_id, Message(m.seq, m.key, to_json(m.text, m.headers), m.headers, m.channel, m.created_at), m.attempt
         )
         for m in messages

@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from ...aio import AsyncHeadgate
 from ...database import schema, statements
 from ...errors import ConnectionFailed, Error
@@ -17,9 +19,23 @@ from ..http.errors import Problem
 from ..http.openapi import docs_page, document
 from ..http.routing import Routes
 from ..operate import metrics
-from .answers import Health, Welcome
 
 routes = Routes()
+
+
+class Welcome(Struct):
+    """What this server is."""
+
+    name: str
+    links: dict[str, str]
+    token: str | None
+
+
+class Health(Struct):
+    """How the server is."""
+
+    status: str
+
 
 GAUGES = {  # summed over the processes
     "headgate_database_connections": "Connections to the database.",

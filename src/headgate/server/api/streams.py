@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ...database import statements
-from ...settings import STREAM
+from ...settings import STREAM, changeable
+from ...types import ArchiveInfo, SegmentInfo, StreamInfo
 from ..http.call import Call
 from ..http.routing import Routes
-from .answers import Archive, Nothing, Stream, StreamSettings
-from .fields import changes, settings_of
-from .requests import NewStream, StreamChange
+from .fields import Body, Nothing, Response, Text, change_body, changes, fields_of, new_body, settings_of
 
 routes = Routes()
+
+
+NewStream = new_body(
+    "NewStream",
+    "A stream to make. Settings that are left out, or null, have their defaults; an existing one may have others.",
+    STREAM,
+)
+
+
+StreamChange = change_body(
+    "StreamChange",
+    "Settings of a stream to change. null puts a setting back to none; what is left out stays.",
+    {"lanes": STREAM["lanes"], **changeable(STREAM)},
+)
+
+
+class Stream(fields_of(StreamInfo), Response):  # type: ignore[misc]
+    """A stream and what is in it. In a list of many, its figures may be what maintenance saw at `sampled_at`; null:
+    they are of now."""
+
+
+class Archive(fields_of(ArchiveInfo), Response):  # type: ignore[misc]
+    """An archive of a stream: no message up to the seq `floor` is missing there."""
+
+
+class Segment(fields_of(SegmentInfo, leave_out=["stream"]), Response):  # type: ignore[misc]
+    """A segment of a stream's log: the seqs from `first_seq` to below `end_seq`, and why it is kept once closed."""
+
+
+class StreamSettings(Struct):
+    """What those who send and receive need to know of a stream."""
+
+    lanes: int
+    max_message_bytes: int
+
+
+class PositionQuery(Body):
+    """Where: beginning, end, a seq, or a time."""
+
+    at: Text
+
+
+class Position(Struct):
+    """The first seq there."""
+
+    seq: int
 
 
 @routes.route("POST", "/api/streams", scope="admin", body=NewStream, answer=Stream, status=201)
@@ -72,3 +119,17 @@ async def drop_archive(call: Call) -> Nothing:
     """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
     await call.server.stream(call.stream).drop_archive(call.path["archive"])
     return Nothing()
+
+
+@routes.route("GET", "/api/streams/{stream}/segments", scope="monitor", answer=list[Segment])
+async def list_segments(call: Call) -> list[Segment]:
+    """The segments of a stream's log, oldest first, and why closed ones are still kept."""
+    found = await call.server.hg.insights.segments(call.stream)
+    return [Segment.of(s) for s in found if s.state != "dropped"]
+
+
+@routes.route("GET", "/api/streams/{stream}/position", scope="monitor", query=PositionQuery, answer=Position)
+async def get_position(call: Call) -> Position:
+    """The first seq at a time, or at the beginning or the end."""
+    [(seq,)] = await call.server.hg.run(statements.SEQ_AT, (call.stream, call.query.at))
+    return Position(seq)

@@ -1,20 +1,104 @@
-"""For people who look: everything at a glance, what is wrong, how it was, and what a step would do."""
+"""Everything at a glance, what is wrong, and pipelines."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from ... import trouble
 from ...database import statements
-from ...types import ConsumerInfo, Finding
+from ...types import ConsumerInfo, Finding, StreamInfo
 from ..http.call import Call
 from ..http.routing import Routes
-from .answers import Consumer, Stream
-from .answers_looking import Overview, Past, Pipeline, Position, SeekPreview, Segment, Totals, Troubled
-from .consumers import CONSUMER_PATH
-from .requests import DoctorQuery, HistoryQuery, OverviewQuery, PositionQuery, SeekQuery
+from .consumers import Consumer
+from .fields import Body, Limit, Milliseconds, Seq
+from .streams import Stream
 
 routes = Routes()
+
+
+class OverviewQuery(Body):
+    """Which streams and consumers: with this in their names; how many, after how many, in which order."""
+
+    search: Annotated[str, Meta(max_length=200)] | None = None
+    sort: Literal["trouble", "name", "lag", "age", "rate", "dead"] = "trouble"
+    limit: Limit = 100
+    after: Seq = 0
+
+
+class Totals(Struct):
+    """What streams and consumers make together. Rates are messages a second, sent and first delivered."""
+
+    streams: int
+    consumers: int
+    sent: float
+    delivered: float
+    lag: int
+    in_flight: int
+    parked: int
+    dead: int
+    bytes: int
+
+    @classmethod
+    def of(cls, streams: Sequence[StreamInfo], consumers: Sequence[ConsumerInfo]) -> Totals:
+        """The sums."""
+        return cls(
+            len(streams),
+            len(consumers),
+            sum(s.rate or 0.0 for s in streams),
+            sum(c.rate for c in consumers),
+            sum(c.lag for c in consumers),
+            sum(c.in_flight for c in consumers),
+            sum(c.parked for c in consumers),
+            sum(c.dead for c in consumers),
+            sum(s.bytes for s in streams),
+        )
+
+
+class Troubled(Struct):
+    """A consumer and what is the matter with it: lost, stuck, failing, behind, dead, paused or fine.
+
+    `age`: seconds that its oldest message has waited.
+    """
+
+    consumer: Consumer
+    trouble: str
+    about: str
+    age: float | None
+
+
+class Overview(Struct):
+    """Everything at a glance, as it was at `at`; how many streams and consumers fit in all."""
+
+    at: datetime
+    totals: Totals
+    streams: list[Stream]
+    streams_found: int
+    consumers: list[Troubled]
+    consumers_found: int
+
+
+class DoctorQuery(Body):
+    """What is reported lasts longer than this. Where it is not given: five minutes."""
+
+    patience_ms: Milliseconds | None = None
+
+
+class Pipeline(Struct):
+    """What a pipeline last said of itself. One that runs and was not heard of for a minute is `lost`."""
+
+    name: str
+    kind: str
+    state: str
+    process: str
+    spec: Any
+    progress: Any
+    error: str | None
+    started_at: datetime
+    seen_at: datetime
 
 
 @routes.route("GET", "/api/overview", scope="monitor", query=OverviewQuery, answer=Overview)
@@ -67,48 +151,3 @@ async def get_doctor(call: Call) -> list[Finding]:
 async def list_pipelines(call: Call) -> list[Pipeline]:
     """What pipelines last said of themselves."""
     return [Pipeline(*row) for row in await call.server.hg.run(statements.PIPELINES, ())]
-
-
-@routes.route("GET", "/api/streams/{stream}/segments", scope="monitor", answer=list[Segment])
-async def list_segments(call: Call) -> list[Segment]:
-    """The segments of a stream's log, oldest first, and why closed ones are still kept."""
-    found = await call.server.hg.insights.segments(call.stream)
-    return [Segment.of(s) for s in found if s.state != "dropped"]
-
-
-@routes.route("GET", "/api/history", scope="monitor", everywhere=True, query=HistoryQuery, answer=list[Past])
-async def get_history(call: Call) -> list[Past]:
-    """How all streams and consumers together were in the last hour or day, oldest first."""
-    return await _past(call, None, None)
-
-
-@routes.route("GET", "/api/streams/{stream}/history", scope="monitor", query=HistoryQuery, answer=list[Past])
-async def get_stream_history(call: Call) -> list[Past]:
-    """How a stream was in the last hour or day, oldest first."""
-    return await _past(call, call.stream, None)
-
-
-@routes.route("GET", CONSUMER_PATH + "/history", scope="monitor", query=HistoryQuery, answer=list[Past])
-async def get_consumer_history(call: Call) -> list[Past]:
-    """How a consumer was in the last hour or day, oldest first."""
-    return await _past(call, call.stream, call.consumer)
-
-
-async def _past(call: Call, stream: str | None, consumer: str | None) -> list[Past]:
-    since = f"{call.query.minutes} minutes"
-    return [Past(*row) for row in await call.server.hg.run(statements.HISTORY, (stream, consumer, since))]
-
-
-@routes.route("GET", "/api/streams/{stream}/position", scope="monitor", query=PositionQuery, answer=Position)
-async def get_position(call: Call) -> Position:
-    """The first seq at a time, or at the beginning or the end."""
-    [(seq,)] = await call.server.hg.run(statements.SEQ_AT, (call.stream, call.query.at))
-    return Position(seq)
-
-
-@routes.route("GET", CONSUMER_PATH + "/seek", scope="monitor", query=SeekQuery, answer=SeekPreview)
-async def preview_seek(call: Call) -> SeekPreview:
-    """What a seek would do, without doing it."""
-    where = (call.stream, call.consumer, call.query.to)
-    [row] = await call.server.hg.run(statements.SEEK_PREVIEW, where)
-    return SeekPreview(*row)
