@@ -52,7 +52,8 @@ def test_every_type_is_offered() -> None:
 def public(cls: type) -> dict[str, Any]:
     return {
         n: v
-        for n, v in vars(cls).items()
+        for base in reversed(cls.__mro__)
+        for n, v in vars(base).items()
         if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, property))
     }
 
