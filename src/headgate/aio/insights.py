@@ -182,9 +182,15 @@ class AsyncInsights:
         found.next = more
         return found
 
-    async def dead_letters(self, stream: str, consumer: str, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
-        """A consumer's dead letters, oldest first."""
-        rows = await self._hg.run(statements.DEAD_LETTERS, (stream, consumer, whole(limit, "limit"), after))
+    async def dead_letters(
+        self, stream: str, consumer: str, limit: int = 100, *, after: int = 0, group: str | None = None
+    ) -> list[DeadLetter]:
+        """A consumer's dead letters, oldest first: all, or those whose error, without what differs, is this `group`."""
+        if group is None:
+            rows = await self._hg.run(statements.DEAD_LETTERS, (stream, consumer, whole(limit, "limit"), after))
+        else:
+            params = (stream, consumer, group, whole(limit, "limit"), after)
+            rows = await self._hg.run(statements.DEAD_OF_GROUP, params)
         return [DeadLetter(*_decoded(row)) for row in rows]
 
     async def doctor(self, patience: float | timedelta = 300) -> list[Finding]:

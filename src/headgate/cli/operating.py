@@ -78,6 +78,14 @@ UP = (
         help="Push there, besides public addresses.",
     ),
     click.option(
+        "--hide", multiple=True, metavar="PATH", envvar="HEADGATE_HIDE",
+        help="Show this part of messages to administrators alone: data.card.number, headers.authorization, data.",
+    ),
+    click.option(
+        "--environment", metavar="NAME[:COLOUR]", default="", envvar="HEADGATE_ENVIRONMENT",
+        help="What the console calls this place at its top; red, amber, green, blue, violet or grey.",
+    ),
+    click.option(
         "--audit-days", type=click.IntRange(0, 36_500), default=90, show_default=True, envvar="HEADGATE_AUDIT_DAYS",
         help="How long administrative calls are remembered; 0 is for ever.",
     ),

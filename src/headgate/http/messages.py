@@ -138,5 +138,11 @@ def _dead_letters(stream: str, consumer: str, limit: int, after: int) -> Made:
     return look(consumer_path(stream, consumer, "dead"), responses.rows, list[responses.Dead], query)
 
 
+@call(statements.DEAD_OF_GROUP)
+def _dead_of_group(stream: str, consumer: str, group: str, limit: int, after: int) -> Made:
+    query = listing(limit, after=after, group=group)
+    return look(consumer_path(stream, consumer, "dead"), responses.rows, list[responses.Dead], query)
+
+
 def _range(limit: int, newest: bool, before: int | None, after: int | None) -> dict[str, Any]:
     return listing(limit, sort="seq_desc" if newest else "seq_asc", before=before, after=after)

@@ -256,6 +256,8 @@ def main(argv: list[str] | None = None) -> None:
         token_file=Path(options["token_file"]) if "token_file" in options else None,
         push=options.get("push", "on") == "on",
         push_private=options.get("push_private", "off") == "on",
+        hide=tuple(filter(None, options.get("hide", "").split(","))),
+        environment=options.get("environment", ""),
         webhook_rate_limit=int(options.get("webhook_rate_limit", Settings.webhook_rate_limit)),
     )
     serve(settings, lambda running: print(running.url, flush=True))  # noqa: T201 - what was asked for

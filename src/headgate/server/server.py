@@ -26,6 +26,7 @@ from .intake.webhooks import Sources
 from .operate import auditing
 from .operate.auth import Tokens
 from .operate.availability import Availability
+from .operate.hiding import Hiding
 from .operate.metrics import Figures, Metrics
 from .push.pushing import Pushing
 from .settings import Settings
@@ -72,6 +73,7 @@ class Server:
         self.deadlines = Deadlines(settings.timeout)  # of requests in work
         self.heads = Deadlines(settings.head_timeout)  # of connections: for the head of a request that has begun
         self.idle = Deadlines(KEEP_ALIVE)  # and between two requests
+        self.hiding = Hiding.of(settings.hide)
         self.overview = Snapshot(self._look)
         self.findings = Snapshot(hg.insights.doctor, fresh=5.0)
         self._services: dict[str, Service] = {"availability": self.availability, "polling": self.polling}

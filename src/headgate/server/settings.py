@@ -11,6 +11,7 @@ from ..errors import InvalidArgument
 
 PORT = 7376
 MOST_PROCESSES = 256
+COLOURS = ("red", "amber", "green", "blue", "violet", "grey")  # of an environment
 LEAST_CONNECTIONS = 4  # of one process to the database
 
 
@@ -44,6 +45,8 @@ class Settings:
     push: bool = True  # post the messages of push consumers
     push_private: bool = False  # to any address, also of the network that the server stands in
     push_allow: tuple[str, ...] = ()  # hosts and networks that are allowed besides public addresses
+    hide: tuple[str, ...] = ()  # parts of messages that only administrators see: data.card.number, headers.x, data
+    environment: str = ""  # what the console calls this place, and its colour: "production:red"
     webhook_body_limit: int = 4 * 1024 * 1024  # bytes of one incoming webhook
     webhooks_in_work: int = 500  # incoming webhooks at once: who needs no token must not keep the others out
     webhook_bodies_limit: int = 64 * 1024 * 1024  # bytes of all of them
@@ -55,6 +58,12 @@ class Settings:
         if not 1 <= self.processes <= MOST_PROCESSES:
             raise InvalidArgument(
                 f"{self.processes} processes are not possible", hint=f"choose 1 to {MOST_PROCESSES}: one for each core"
+            )
+        name, _, colour = self.environment.rpartition(":") if ":" in self.environment else (self.environment, "", "")
+        if len(name) > 40 or (colour and colour not in COLOURS):
+            raise InvalidArgument(
+                f'"{self.environment[:60]}" is no name of an environment',
+                hint="choose production:red; " + ", ".join(COLOURS),
             )
         if self.connections < 1:
             raise InvalidArgument(f"{self.connections} connections are not possible", hint="choose 1 or more")

@@ -181,9 +181,15 @@ class Insights:
         found.next = more
         return found
 
-    def dead_letters(self, stream: str, consumer: str, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
-        """A consumer's dead letters, oldest first."""
-        rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, whole(limit, "limit"), after))
+    def dead_letters(
+        self, stream: str, consumer: str, limit: int = 100, *, after: int = 0, group: str | None = None
+    ) -> list[DeadLetter]:
+        """A consumer's dead letters, oldest first: all, or those whose error, without what differs, is this `group`."""
+        if group is None:
+            rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, whole(limit, "limit"), after))
+        else:
+            params = (stream, consumer, group, whole(limit, "limit"), after)
+            rows = self._hg.run(statements.DEAD_OF_GROUP, params)
         return [DeadLetter(*_decoded(row)) for row in rows]
 
     def doctor(self, patience: float | timedelta = 300) -> list[Finding]:

@@ -16,7 +16,10 @@ routes = Routes()
 
 
 class Me(Struct):
-    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one."""
+    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one.
+
+    `environment`: what the server calls this place, and its colour: "production:red".
+    """
 
     id: str
     name: str
@@ -24,6 +27,7 @@ class Me(Struct):
     everywhere: bool
     auth: bool
     version: str
+    environment: str
 
 
 class Session(Struct):
@@ -94,4 +98,7 @@ async def get_me(call: Call) -> Me:
 
 def _me(call: Call) -> Me:
     caller, server = call.caller, call.server
-    return Me(caller.id, caller.name, sorted(caller.scopes), caller.pattern is None, server.settings.auth, __version__)
+    return Me(
+        caller.id, caller.name, sorted(caller.scopes), caller.pattern is None, server.settings.auth, __version__,
+        server.settings.environment,
+    )  # fmt: skip

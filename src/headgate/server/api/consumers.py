@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Self, cast
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from ..http.routing import Routes
 from ..push.addresses import Refused
 from .fields import (
     Body,
+    Limit,
     Nothing,
     PushUrl,
     Response,
@@ -142,6 +144,25 @@ class SeekPreview(Struct):
     exact: bool
 
 
+class KeyQuery(Body):
+    """How many messages."""
+
+    limit: Limit = 10
+
+
+class Waiting(Struct):
+    """A message of a key that the consumer is not done with. State `more`: it was looked up to here, and no further."""
+
+    seq: int
+    created_at: datetime | None
+    state: str
+    attempt: int | None
+    not_visible_until: datetime | None
+    worker: str | None
+    reason: str | None
+    last_error: str | None
+
+
 CONSUMERS_PATH = "/api/streams/{stream}/consumers"
 CONSUMER_PATH = CONSUMERS_PATH + "/{consumer}"
 
@@ -253,3 +274,10 @@ async def preview_seek(call: Call) -> SeekPreview:
     where = (call.stream, call.consumer, call.query.to)
     [row] = await call.server.hg.run(statements.SEEK_PREVIEW, where)
     return SeekPreview(*row)
+
+
+@routes.route("GET", CONSUMER_PATH + "/keys/{key}", scope="monitor", query=KeyQuery, answer=list[Waiting])
+async def list_waiting_of_key(call: Call) -> list[Waiting]:
+    """The messages of a key that the consumer is not done with, oldest first: the first one holds the others up."""
+    where = (call.stream, call.consumer, call.path["key"], call.query.limit)
+    return [Waiting(*row) for row in await call.server.hg.run(statements.WAITING_OF_KEY, where)]

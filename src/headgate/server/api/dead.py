@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from ...database import statements
 from ...types import DeadLetter
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.routing import Routes
 from .consumers import CONSUMER_PATH
-from .fields import Body, Count, Filter, Limit, Response, Seq, Text, fields_of
+from .fields import Body, Count, DataLimit, Filter, Limit, Response, Seq, Text, fields_of
+from .payloads import Eyes
 
 routes = Routes()
 
 
-class PageQuery(Body):
-    """How many, and after which."""
+class DeadQuery(Body):
+    """How many, and after which; of one group alone; how much of their data."""
 
     limit: Limit = 100
     after: Seq = 0
+    group: Annotated[str, Meta(min_length=1, max_length=400)] | None = None
+    data_limit: DataLimit | None = None
 
 
-class Dead(fields_of(DeadLetter), Response):  # type: ignore[misc]
-    """A message that failed too often."""
+class Dead(fields_of(DeadLetter), Response, omit_defaults=True):  # type: ignore[misc]
+    """A message that failed too often. `cut`: the data is so long, and these are its first characters."""
+
+    cut: int | None = None
+
+
+class DeadGroup(Struct):
+    """Dead letters with one error, without what differs in it. `complete`: there are no more than were looked at."""
+
+    group: str
+    letters: int
+    first_at: datetime
+    last_at: datetime
+    last_error: str | None
+    complete: bool
 
 
 class ChosenDead(Body):
@@ -58,13 +76,22 @@ def _chosen(call: Call) -> ChosenDead:
     return chosen
 
 
-@routes.route("GET", CONSUMER_PATH + "/dead", scope="monitor", query=PageQuery, answer=list[Dead])
+@routes.route("GET", CONSUMER_PATH + "/dead", scope="monitor", query=DeadQuery, answer=list[Dead])
 async def list_dead(call: Call) -> list[Dead]:
-    """The dead letters of a consumer, oldest first."""
+    """The dead letters of a consumer, oldest first: all, or those of a group."""
+    q: DeadQuery = call.query
     found = await call.server.hg.insights.dead_letters(
-        call.stream, call.consumer, call.query.limit, after=call.query.after
+        call.stream, call.consumer, q.limit, after=q.after, group=q.group
     )
-    return [Dead.of(d) for d in found]
+    eyes = Eyes.of(call)
+    return [Dead.of(d, **eyes.look(d)) for d in found]
+
+
+@routes.route("GET", CONSUMER_PATH + "/dead/groups", scope="monitor", answer=list[DeadGroup])
+async def list_dead_groups(call: Call) -> list[DeadGroup]:
+    """The newest 100,000 dead letters by their error, without numbers, ids and what is in quotes; the most first."""
+    rows = await call.server.hg.run(statements.DEAD_GROUPS, (call.stream, call.consumer))
+    return [DeadGroup(*row) for row in rows]
 
 
 @routes.route("POST", CONSUMER_PATH + "/dead/redrive", scope="admin", body=ChosenDead, answer=Redriven)

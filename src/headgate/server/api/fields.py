@@ -29,6 +29,8 @@ AckId = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_.
 AckIds = Annotated[list[AckId], Meta(min_length=1, max_length=10_000)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Sort = Literal["seq_asc", "seq_desc"]
+DataLimit = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # characters
+Search = Annotated[str, Meta(min_length=1, max_length=200)]
 Filter = Annotated[list[Text], Meta(min_length=1, max_length=100)]
 Backoff = float | list[float] | dict[str, float]
 PushUrl = Annotated[str, Meta(min_length=8, max_length=2000, pattern="^https?://")]
@@ -100,9 +102,10 @@ class Response(Struct):
         """The response for what the SDK knows."""
         values = {}
         for name, shown, convert in cls.conversions:
-            value = getattr(info, name)
-            values[shown] = value if convert is None or value is None else convert(value)
-        return cls(**{**values, **instead})
+            if shown not in instead:
+                value = getattr(info, name)
+                values[shown] = value if convert is None or value is None else convert(value)
+        return cls(**values, **instead)
 
 
 def fields_of(source: type, *, leave_out: Sequence[str] = (), **kinds: Any) -> Any:

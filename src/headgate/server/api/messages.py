@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -9,11 +10,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ... import tracing
+from ...database import statements
+from ...database.drivers import Array
 from ...database.encoding import dump_json
 from ...database.parameters import as_delay
 from ...errors import InvalidText
 from ...types import Attempt, LifeEvent, MessageState, PeekedMessage, State, StoredMessage
 from ..flow.batching import Sending
+from ..flow.searching import search
 from ..http.call import Call
 from ..http.errors import Problem
 from ..http.payload import to_text
@@ -22,17 +26,19 @@ from .consumers import CONSUMER_PATH
 from .fields import (
     MOST_SEQ,
     Body,
+    DataLimit,
     Limit,
     Milliseconds,
     Moment,
     Name,
     Response,
+    Search,
     Seq,
     Sort,
     Text,
-    as_json_value,
     fields_of,
 )
+from .payloads import Eyes
 
 routes = Routes()
 
@@ -66,17 +72,32 @@ class Published(Struct):
 
 
 class MessagesQuery(Body):
-    """Which messages of a stream."""
+    """Which messages of a stream: with a `text` in data or headers, sent `since` or `until` a time.
+
+    Of data that is longer than `data_limit` characters, so many come, as a string.
+    """
 
     limit: Limit = 10
     sort: Sort = "seq_asc"
     key_pattern: Text | None = None
+    text: Search | None = None
+    since: Moment | None = None
+    until: Moment | None = None
     before: Seq | None = None
     after: Seq | None = None
+    data_limit: DataLimit | None = None
 
 
-class Stored(fields_of(StoredMessage), Response):  # type: ignore[misc]
-    """A message as it lies in its stream."""
+class Stored(fields_of(StoredMessage), Response, omit_defaults=True):  # type: ignore[misc]
+    """A message as it lies in its stream. `cut`: the data is so long, and these are its first characters."""
+
+    cut: int | None = None
+
+
+class MessageQuery(Body):
+    """How much of its data."""
+
+    data_limit: DataLimit | None = None
 
 
 class ConsumerState(Struct):
@@ -124,10 +145,26 @@ class FailedAttempt(fields_of(Attempt), Response):  # type: ignore[misc]
     """An attempt that failed: nacked, or expired. `is_dead`: with it the message became a dead letter."""
 
 
+class FilterQuery(Body):
+    """Patterns of keys, with commas between them, to be tried on so many messages, the newest."""
+
+    filter: Text
+    limit: Limit = 1000
+
+
+class Tried(Struct):
+    """How many messages a filter let through, of how many; some keys that it did let through, and some others."""
+
+    looked: int
+    passed: int
+    passing: list[str]
+    others: list[str]
+
+
 class PeekQuery(Body):
     """Which messages of a consumer: in some `states` (with commas between them), or as `visible` says.
 
-    `visible`: those that could be received now, or (false) those that could not.
+    `visible`: those that could be received now, or (false) those that could not. `data_limit`: as in a stream's.
     """
 
     limit: Limit = 10
@@ -136,6 +173,7 @@ class PeekQuery(Body):
     visible: bool | None = None
     before: Seq | None = None
     after: Seq | None = None
+    data_limit: DataLimit | None = None
 
 
 class Peeked(Struct):
@@ -150,9 +188,9 @@ class Peeked(Struct):
     last_error: str | None
 
     @classmethod
-    def of(cls, m: PeekedMessage) -> Peeked:
-        """The answer for what insights know."""
-        stored = Stored(m.seq, m.key, as_json_value(m.data), m.headers, None, m.created_at)
+    def of(cls, m: PeekedMessage, eyes: Eyes) -> Peeked:
+        """The response for what insights know, as the caller may see it."""
+        stored = Stored(**{"seq": m.seq, "key": m.key, "deliver_at": None, "created_at": m.created_at, **eyes.look(m)})
         return cls(stored, m.state, m.attempt, m.visible_at, m.worker, m.reason, m.last_error)
 
 
@@ -166,17 +204,45 @@ async def send_messages(call: Call) -> Published:
     return Published(len(seqs), seqs)
 
 
-@routes.route("GET", "/api/streams/{stream}/messages", scope="monitor", query=MessagesQuery, answer=list[Stored])
+@routes.route(
+    "GET", "/api/streams/{stream}/messages", scope="monitor", query=MessagesQuery, answer=list[Stored], has_next=True
+)
 async def list_messages(call: Call) -> list[Stored]:
-    """Messages of a stream, whoever has read them."""
+    """Messages of a stream, whoever has read them. A search for a text that ends early has `next`."""
     q: MessagesQuery = call.query
-    found = await call.server.stream(call.stream).messages(
-        q.limit, newest_first=q.sort == "seq_desc", filter=q.key_pattern, before=q.before, after=q.after
-    )
-    return [Stored.of(m) for m in found]
+    backward = q.sort == "seq_desc"
+    before, after = await _between(call, q)
+    eyes = Eyes.of(call)
+    stream = call.server.stream(call.stream)
+
+    def look(limit: int, before: int | None, after: int | None) -> Awaitable[list[StoredMessage]]:
+        return stream.messages(limit, newest_first=backward, filter=q.key_pattern, before=before, after=after)
+
+    if q.text is None:
+        return [Stored.of(m, **eyes.look(m)) for m in await look(q.limit, before, after)]
+    wanted = q.text.lower()
+    found, call.next = await search(look, lambda m: eyes.contains(m, wanted), q.limit, backward, before, after)
+    return [Stored.of(m, **eyes.look(m)) for m in found]
 
 
-@routes.route("GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", answer=MessageWithStates)
+async def _between(call: Call, q: MessagesQuery) -> tuple[int | None, int | None]:
+    """The seqs before and after which the messages lie, its times among them."""
+    before, after = q.before, q.after
+    if q.since is not None:
+        after = max(await _seq_at(call, q.since) - 1, after or 0)
+    if q.until is not None:
+        before = min(await _seq_at(call, q.until), MOST_SEQ if before is None else before)
+    return before, after
+
+
+async def _seq_at(call: Call, at: datetime) -> int:
+    [(seq,)] = await call.server.hg.run(statements.SEQ_AT, (call.stream, at.isoformat()))
+    return int(seq)
+
+
+@routes.route(
+    "GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", query=MessageQuery, answer=MessageWithStates
+)  # fmt: skip
 async def get_message(call: Call) -> MessageWithStates:
     """One message, and its state for each consumer."""
     seq = seq_of(call)
@@ -189,7 +255,7 @@ async def get_message(call: Call) -> MessageWithStates:
     if not found or found[0].seq != seq:
         raise NOT_FOUND
     states = await insights.message(call.stream, seq)
-    return MessageWithStates(Stored.of(found[0]), [ConsumerState.of(s) for s in states])
+    return MessageWithStates(Stored.of(found[0], **Eyes.of(call).look(found[0])), [ConsumerState.of(s) for s in states])
 
 
 @routes.route("GET", "/api/streams/{stream}/messages/{seq}/life", scope="monitor", answer=list[Happening])
@@ -209,6 +275,15 @@ async def list_attempts(call: Call) -> list[FailedAttempt]:
         call.stream, q.seq, consumer=q.consumer, limit=q.limit, before=q.before
     )
     return [FailedAttempt.of(a) for a in found]
+
+
+@routes.route("GET", "/api/streams/{stream}/filter", scope="monitor", query=FilterQuery, answer=Tried)
+async def try_filter(call: Call) -> Tried:
+    """What a filter would let through of a stream's newest messages."""
+    q: FilterQuery = call.query
+    patterns = Array([f.strip() for f in q.filter.split(",")])
+    [row] = await call.server.hg.run(statements.TRY_FILTER, (call.stream, patterns, q.limit))
+    return Tried(*row)
 
 
 def seq_of(call: Call) -> int:
@@ -269,4 +344,5 @@ async def peek_messages(call: Call) -> list[Peeked]:
         newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
     )  # fmt: skip
     call.next = found.next
-    return [Peeked.of(m) for m in found]
+    eyes = Eyes.of(call)
+    return [Peeked.of(m, eyes) for m in found]

@@ -14,16 +14,21 @@ from ...types import ConsumerInfo, Finding, StreamInfo
 from ..http.call import Call
 from ..http.routing import Routes
 from .consumers import Consumer
-from .fields import Body, Limit, Milliseconds, Seq
+from .fields import Body, Limit, Milliseconds, Name, Seq
 from .streams import Stream
 
 routes = Routes()
 
 
 class OverviewQuery(Body):
-    """Which streams and consumers: with this in their names; how many, after how many, in which order."""
+    """Which streams and consumers: with this in their names, or of this stream; how many, after how many; sorted how.
+
+    `only`: consumers that push, that have dead letters, or whose streams have lanes by key or channel (tenants).
+    """
 
     search: Annotated[str, Meta(max_length=200)] | None = None
+    stream: Name | None = None
+    only: Literal["push", "dead", "tenants"] | None = None
     sort: Literal["trouble", "name", "lag", "age", "rate", "dead"] = "trouble"
     limit: Limit = 100
     after: Seq = 0
@@ -109,6 +114,9 @@ async def get_overview(call: Call) -> Overview:
     streams = [s for s in all_streams if call.caller.may_use(s.name)]
     consumers = [c for c in all_consumers if call.caller.may_use(c[0].stream)]
     totals = Totals.of(streams, [c for c, _ in consumers])
+    consumers = chosen(q, streams, consumers)
+    if q.stream is not None:
+        streams = [s for s in streams if s.name == q.stream]
     if q.search:
         wanted = q.search.lower()
         consumers = [c for c in consumers if wanted in f"{c[0].stream} {c[0].name}".lower()]
@@ -123,7 +131,24 @@ async def get_overview(call: Call) -> Overview:
     )  # fmt: skip
 
 
-def trouble_first(found: tuple[ConsumerInfo, trouble.Trouble]) -> tuple[object, ...]:
+Listed = tuple[ConsumerInfo, trouble.Trouble]
+
+
+def chosen(q: OverviewQuery, streams: list[StreamInfo], consumers: list[Listed]) -> list[Listed]:
+    """The consumers of the stream and of the kind that are asked for."""
+    if q.stream is not None:
+        consumers = [c for c in consumers if c[0].stream == q.stream]
+    if q.only == "push":
+        return [c for c in consumers if c[0].push]
+    if q.only == "dead":
+        return [c for c in consumers if c[0].dead]
+    if q.only == "tenants":
+        named = {s.name for s in streams if s.lane_by != "hash"}
+        return [c for c in consumers if c[0].stream in named]
+    return consumers
+
+
+def trouble_first(found: Listed) -> tuple[object, ...]:
     """The worst first, then those with the most behind them."""
     info, what = found
     return what.rank, -info.lag, -info.dead, info.stream, info.name

@@ -9,7 +9,7 @@ export class ApiError extends Error {
   }
 }
 
-/** An integer that a double cannot hold: its digits. */
+/** A number that a double cannot hold: its digits. */
 export class Big {
   constructor(digits) {
     this.digits = digits;
@@ -21,9 +21,19 @@ export class Big {
 
 function revive(key, value, context) {
   const source = context?.source;
-  if (typeof value === "number" && source && /^-?\d+$/.test(source) && !Number.isSafeInteger(value))
-    return new Big(source);
-  return value;
+  if (typeof value !== "number" || !source) return value;
+  if (/^-?\d+$/.test(source)) return Number.isSafeInteger(value) ? value : new Big(source);
+  const digits = source.replace(/e.*$/i, "").replace(/\D/g, "").replace(/^0+/, "");
+  return isFinite(value) && digits.length <= 17 ? value : new Big(source);
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text, revive);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return JSON.parse(text); // too deep to be walked through
+  }
 }
 
 export async function call(method, path, body, options = {}) {
@@ -45,7 +55,7 @@ export async function call(method, path, body, options = {}) {
   const text = await answer.text();
   let found;
   try {
-    found = JSON.parse(text, revive);
+    found = parsed(text);
   } catch {
     throw new ApiError(
       answer.status,

@@ -1,10 +1,11 @@
-// The frame around the pages: who is logged in, which page, and how often it looks again.
+// Which page is shown, and how often it looks again. `frame.js` draws what is around it, `keys.js` are the keys.
 
 import { h, patch } from "./view.js";
-import { call, get, session, isAdmin, may } from "./api.js";
-import { settings, remember, apply } from "./settings.js";
+import { get, session } from "./api.js";
+import { settings, remember, apply, reload } from "./settings.js";
 import { link, failure, note } from "./ui.js";
-import { openPalette } from "./palette.js";
+import { frame } from "./frame.js";
+import { onKeys } from "./keys.js";
 import login from "./pages/login.js";
 import overview from "./pages/overview.js";
 import streams from "./pages/streams.js";
@@ -38,24 +39,12 @@ const PAGES = [
   ["/audit", audit],
   ["/doctor", doctor],
 ];
-const NAVIGATION = [
-  ["/", "Overview"],
-  ["/streams", "Streams"],
-  ["/messages", "Messages"],
-  ["/dead", "Dead letters"],
-  ["/tenants", "Tenants"],
-  ["/push", "Push"],
-  ["/sources", "Sources"],
-  ["/pipelines", "Pipelines"],
-  ["/tokens", "Tokens", isAdmin],
-  ["/audit", "Audit", isAdmin],
-  ["/doctor", "Doctor"],
-];
 const EVERY = 2000; // milliseconds between looks
+const LONGEST = 30_000; // and between those at a server that is away
 
-let here = null; // { page, params, query, state, data, error, number }
+let here = null; // { page, params, query, state, data, error, number, abort }
 let timer = null;
-let isAway = false;
+let failures = 0; // looks in a row that the server did not answer
 let isMenuOpen = false;
 
 function find() {
@@ -65,18 +54,18 @@ function find() {
     const wanted = pattern.split("/").filter(Boolean);
     if (wanted.length !== parts.length || !wanted.every((w, i) => w[0] === ":" || w === parts[i])) continue;
     const params = Object.fromEntries(wanted.flatMap((w, i) => (w[0] === ":" ? [[w.slice(1), parts[i]]] : [])));
-    return { page, pattern, path, params, query: Object.fromEntries(new URLSearchParams(query || "")) };
+    return { page, path, params, query: Object.fromEntries(new URLSearchParams(query || "")) };
   }
-  return {
-    page: {
-      title: () => "Nothing",
-      view: () => h("p", {}, "There is no such page. ", link("/", "To the overview.")),
-    },
-    path,
-    params: {},
-    query: {},
-  };
+  return { page: NOWHERE, path, params: {}, query: {} };
 }
+
+const NOWHERE = {
+  title: () => "Nothing",
+  view: () => [
+    h("h1", {}, "There is no such page"),
+    h("p", {}, link("/", "To the overview"), ", or press / to search."),
+  ],
+};
 
 function decoded(text) {
   try {
@@ -89,9 +78,11 @@ function decoded(text) {
 function route() {
   const found = find();
   if (!session.me && found.page !== login) {
-    location.replace("#/login" + (found.path !== "/" ? `?next=${encodeURIComponent(location.hash.slice(1))}` : ""));
+    const next = found.path === "/" ? "" : `?next=${encodeURIComponent(location.hash.slice(1))}`;
+    location.replace("#/login" + next);
     return;
   }
+  here?.abort.abort(); // who has gone on waits for nothing
   const isSame = here && here.page === found.page && here.path === found.path;
   here = {
     ...found,
@@ -99,6 +90,7 @@ function route() {
     data: isSame ? here.data : null,
     error: null,
     number: (here?.number || 0) + 1,
+    abort: new AbortController(),
   };
   isMenuOpen = false;
   document.querySelectorAll("dialog").forEach((d) => !isSame && d.remove());
@@ -120,6 +112,9 @@ const ctx = {
   get data() {
     return here.data;
   },
+  get signal() {
+    return here.abort.signal;
+  },
   /** Changes the query of the address: pages and filters can be sent to somebody. */
   set(change, { replace = true } = {}) {
     const query = { ...here.query, ...change };
@@ -137,6 +132,13 @@ const ctx = {
   refresh: () => look(),
 };
 
+/** Milliseconds until the page is looked at again; 0: it is not, by itself. */
+function every() {
+  const { every: wanted = EVERY } = here.page;
+  const pace = typeof wanted === "function" ? wanted(ctx) : wanted;
+  return failures ? Math.min(EVERY * 2 ** Math.min(failures, 4), LONGEST) : pace;
+}
+
 async function look() {
   clearTimeout(timer);
   const now = here;
@@ -148,138 +150,56 @@ async function look() {
   } catch (failed) {
     error = failed;
   }
-  if (here.number !== now.number) return;
-  isAway = !!error && (error.status === 0 || error.status === 503);
+  if (here.number !== now.number || error?.name === "AbortError") return;
+  failures = isAway(error) ? failures + 1 : 0;
   if (error) here.error = error;
   else Object.assign(here, { data, error: null });
   draw();
   clearTimeout(timer);
-  timer = setTimeout(tick, now.page.every || EVERY);
+  timer = setTimeout(tick, every() || EVERY);
 }
 
+const isAway = (error) => !!error && (error.status === 0 || error.status === 503);
+
 function tick() {
-  if (settings.isLive && !document.hidden && here.page.every !== 0) look();
+  if (settings.isLive && !document.hidden && every() !== 0) look();
   else timer = setTimeout(tick, EVERY);
 }
 
 function draw() {
-  const { page } = here;
+  const { page, error } = here;
   const name = page.title?.(ctx) || "";
   document.title = name ? `${name} · Headgate` : "Headgate";
   let body;
-  if (here.error && !here.data) body = failure(here.error);
+  if (error && !here.data) body = isAway(error) ? null : failure(error);
   else if (page.load && !here.data) body = h("p", { class: "quiet loading" }, "Looking…");
-  else body = page.view(ctx, here.data);
-  if (page.isBare) return patch(document.getElementById("app"), h("div", { key: "bare" }, body));
-  patch(
-    document.getElementById("app"),
-    h(
-      "div",
-      { key: "frame", class: isMenuOpen ? "frame is-open" : "frame" },
-      h(
-        "header",
-        { class: settings.colour ? `top has-${settings.colour}` : "top" },
-        h(
-          "button",
-          {
-            class: "burger",
-            "aria-label": "Menu",
-            onclick: () => {
-              isMenuOpen = !isMenuOpen;
-              draw();
-            },
-          },
-          "☰",
-        ),
-        h(
-          "a",
-          { class: "brand", href: "#/" },
-          h("img", { src: "console/icon.svg", alt: "", width: 20, height: 20 }),
-          "Headgate",
-        ),
-        h("button", { class: "search", onclick: openPalette }, "Search or jump to…", h("kbd", {}, "/")),
-        h("span", { class: "grow" }),
-        !may("admin") && h("span", { class: "chip", title: "This token can look, and change nothing." }, "read only"),
-        h(
-          "button",
-          {
-            class: settings.isLive ? "live is-on" : "live",
-            title: "Live updates (space)",
-            "aria-pressed": String(settings.isLive),
-            onclick: toggleLive,
-          },
-          settings.isLive ? "Live" : "Paused",
-        ),
-        h(
-          "select",
-          {
-            "aria-label": "Times",
-            value: settings.time,
-            onchange: (e) => {
-              remember({ time: e.target.value });
-              draw();
-            },
-          },
-          ["local", "UTC", "relative"].map((t) => h("option", { value: t }, t)),
-        ),
-        h(
-          "select",
-          {
-            "aria-label": "Colours",
-            value: settings.theme,
-            onchange: (e) => {
-              remember({ theme: e.target.value });
-              draw();
-            },
-          },
-          ["system", "light", "dark"].map((t) => h("option", { value: t }, t)),
-        ),
-        session.me?.auth &&
-          h("button", { class: "button small", onclick: logout, title: session.me.name }, "Log out"),
-      ),
-      h(
-        "nav",
-        { "aria-label": "Pages" },
-        NAVIGATION.filter(([, , allowed]) => !allowed || allowed()).map(([to, text]) =>
-          h("a", { href: "#" + to, "aria-current": isCurrent(to) ? "page" : null }, text),
-        ),
-        h("p", { class: "quiet version" }, session.me && `version ${session.me.version}`),
-      ),
-      h(
-        "main",
-        { class: `page-${page.name || "x"}` },
-        isAway &&
-          h(
-            "div",
-            { class: "away", role: "alert" },
-            here.error.status === 0
-              ? "The server does not answer. What you see is how it was; this page tries again."
-              : "The database is away. What you see is how it was; this page tries again.",
-          ),
-        here.error && here.data && !isAway && failure(here.error),
-        body,
-      ),
-    ),
-  );
+  else body = view(page);
+  const app = document.getElementById("app");
+  if (page.isBare) return patch(app, h("div", { key: "bare" }, body));
+  const away = isAway(error) ? error : null;
+  const problem = error && here.data && !away ? error : null;
+  patch(app, frame({ path: here.path, name: page.name, isMenuOpen, turnMenu, draw, turnLive, away, problem, body }));
 }
 
-const isCurrent = (to) =>
-  to === "/" ? here.path === "/" || here.path === "" : here.path === to || here.path.startsWith(to + "/");
+/** What is wrong with one page is said there, and stops nothing else. */
+function view(page) {
+  try {
+    return page.view(ctx, here.data);
+  } catch (wrong) {
+    console.error(wrong);
+    return failure(wrong);
+  }
+}
 
-function toggleLive() {
+function turnMenu() {
+  isMenuOpen = !isMenuOpen;
+  draw();
+}
+
+function turnLive() {
   remember({ isLive: !settings.isLive });
   draw();
   if (settings.isLive) look();
-}
-
-async function logout() {
-  try {
-    await call("POST", "logout");
-  } catch {
-    // the cookie stays until the server answers
-  }
-  session.me = null;
-  location.hash = "/login";
 }
 
 session.onlogout = () => {
@@ -290,30 +210,14 @@ session.onlogout = () => {
 };
 
 addEventListener("hashchange", route);
+addEventListener("storage", () => {
+  reload(); // another tab was told something
+  if (here) draw();
+});
 addEventListener("visibilitychange", () => {
-  if (!document.hidden && here && settings.isLive && here.page.every !== 0) look();
+  if (!document.hidden && here && settings.isLive && every() !== 0) look();
 });
-addEventListener("keydown", (event) => {
-  if (
-    event.target.closest?.("input, textarea, select, dialog, [contenteditable]") ||
-    (event.metaKey && event.key !== "k") ||
-    event.altKey
-  )
-    return;
-  if (event.key === "/" || (event.key === "k" && (event.metaKey || event.ctrlKey))) {
-    event.preventDefault();
-    openPalette();
-  } else if (event.ctrlKey) return;
-  else if (event.key === " " && event.target === document.body) {
-    event.preventDefault();
-    toggleLive();
-  } else if (event.key === "r") look();
-  else if (event.key === "g") here.state.isGoing = Date.now();
-  else if (Date.now() - (here?.state.isGoing || 0) < 1500) {
-    const to = { o: "/", s: "/streams", m: "/messages", d: "/dead", t: "/tenants" }[event.key];
-    if (to) location.hash = to;
-  }
-});
+onKeys({ look: () => look(), turnLive, draw: () => draw() });
 
 apply();
 const box = document.createElement("div");
@@ -321,7 +225,8 @@ box.id = "notes";
 document.body.append(box);
 try {
   session.me = (await get("session")).me;
-} catch {
+} catch (error) {
   session.me = null;
+  if (isAway(error)) note("The server or its database is away. Reload the page in a moment.", "bad");
 }
 route();

@@ -65,8 +65,11 @@ export function moment(text) {
   return `${isToday ? "" : day + " "}${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** JSON, spaced, with integers of any size as they are. */
+const DEEPEST = 1000; // levels that are laid out
+
+/** JSON, spaced, with numbers of any size as they are. */
 export function json(value, indent = 0) {
+  if (indent > DEEPEST) return '"… (deeper than is shown)"';
   if (value instanceof Big) return value.digits;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
   const pad = "  ".repeat(indent + 1);
@@ -79,21 +82,14 @@ export function json(value, indent = 0) {
     : open + close;
 }
 
+/** JSON in one line. */
+export const flat = (value) => json(value).replace(/\s*\n\s*/g, " ");
+
 export const oneLine = (value, most = 160) => {
-  const text = typeof value === "string" ? value : json(value).replace(/\s*\n\s*/g, " ");
+  const text = typeof value === "string" ? value : flat(value);
   return text.length > most ? text.slice(0, most) + "…" : text;
 };
 
-/** An error without what differs from one message to the next: numbers, ids, what is in quotes. */
-export function normalised(error) {
-  return (error || "no error was given")
-    .replace(/"[^"]*"|'[^']*'|`[^`]*`/g, (quoted) =>
-      quoted.length > 32 && quoted.includes(" ") ? quoted.slice(1, -1) : "“…”",
-    ) // a sentence in quotes is the error itself
-    .replace(/'[^']*'/g, "“…”")
-    .replace(/\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b/gi, "‹id›")
-    .replace(/\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b/gi, "‹id›")
-    .replace(/\b([A-Za-z]+_)+\d+\b/g, "‹id›")
-    .replace(/\d+([.,:]\d+)*/g, "‹n›")
-    .slice(0, 300);
-}
+/** A value as SQL writes it. */
+export const literal = (s) =>
+  s == null ? "null" : typeof s === "number" ? String(s) : `'${String(s).replaceAll("'", "''")}'`;

@@ -1,7 +1,7 @@
 // What this browser remembers of its user: nothing that is secret.
 
 const NAME = "headgate-console";
-const DEFAULTS = { theme: "system", time: "local", isLive: true, colour: "" };
+const DEFAULTS = { theme: "system", time: "local", isLive: true };
 
 function load() {
   try {
@@ -20,6 +20,12 @@ export function remember(change) {
   } catch {
     // then it is forgotten
   }
+  apply();
+}
+
+/** Takes over what another tab has remembered. */
+export function reload() {
+  Object.assign(settings, load());
   apply();
 }
 

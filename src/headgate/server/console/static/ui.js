@@ -106,34 +106,6 @@ export const bound = (state, name, redraw) => ({
   },
 });
 
-/** Data of a message: JSON that folds, or text. */
-export function payload(value) {
-  if (value === null || typeof value !== "object")
-    return h("pre", { class: "data" }, typeof value === "string" ? value : f.json(value));
-  return h("div", { class: "data tree" }, tree(value, 0));
-}
-
-function tree(value, depth) {
-  if (value === null || typeof value !== "object" || value.constructor?.name === "Big")
-    return h("span", { class: `json-${value === null ? "null" : typeof value}` }, f.json(value));
-  const entries = Array.isArray(value) ? value.map((v) => [null, v]) : Object.entries(value);
-  const [open, close] = Array.isArray(value) ? "[]" : "{}";
-  if (!entries.length) return h("span", {}, open + close);
-  return h(
-    "details",
-    { onmake: (node) => (node.open = depth < 3) },
-    h("summary", {}, open, h("span", { class: "quiet" }, ` ${entries.length} `)),
-    h(
-      "ul",
-      {},
-      entries.map(([k, v]) =>
-        h("li", {}, k != null && h("span", { class: "json-key" }, JSON.stringify(k), ": "), tree(v, depth + 1)),
-      ),
-    ),
-    close,
-  );
-}
-
 export function failure(error) {
   return h(
     "div",
@@ -165,8 +137,11 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
     const dialog = document.createElement("dialog");
     let isBusy = false,
       error = null,
-      progress = "";
+      progress = "",
+      part = null,
+      isClosed = false;
     const close = (done) => {
+      isClosed = true;
       dialog.close();
       dialog.remove();
       resolve(done);
@@ -177,10 +152,12 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
       error = null;
       draw();
       try {
-        const said = await act(state, (text) => {
+        const tell = (text, done = null) => {
           progress = text;
+          part = done;
           draw();
-        });
+        };
+        const said = await act(state, tell, () => isClosed);
         if (said) note(said);
         close(true);
       } catch (failed) {
@@ -205,10 +182,11 @@ export function ask({ title, body, action, danger, act, state = {}, ready = () =
           h("div", { class: "question" }, body(state, draw)),
           error && failure(error),
           progress && h("p", { class: "quiet" }, progress),
+          part != null && h("progress", { value: part, max: 1, "aria-label": "Done so far" }),
           h(
             "menu",
             {},
-            button(isBusy ? "Close" : "Cancel", () => close(false)),
+            button(isBusy ? "Stop" : "Cancel", () => close(false)),
             h(
               "button",
               {
@@ -246,8 +224,6 @@ export async function copy(text) {
 }
 
 const quoted = (s) => `'${String(s).replaceAll("'", "'\\''")}'`;
-const literal = (s) =>
-  s == null ? "null" : typeof s === "number" ? String(s) : `'${String(s).replaceAll("'", "''")}'`;
 
 /** One call in four languages: {method, path, body, cli: [words], sql: [function, args, {named}], python: text}. */
 export function copies({ method = "GET", path, body, cli, sql, python }) {
@@ -276,7 +252,7 @@ export function copies({ method = "GET", path, body, cli, sql, python }) {
           copy(
             typeof sql === "string"
               ? sql
-              : `select * from headgate.${sql[0]}(${[...sql[1].map(literal), ...Object.entries(sql[2] || {}).map(([k, v]) => `${k} => ${v}`)].join(", ")});`,
+              : `select * from headgate.${sql[0]}(${[...sql[1].map(f.literal), ...Object.entries(sql[2] || {}).map(([k, v]) => `${k} => ${v}`)].join(", ")});`,
           ),
         ),
       python && button("Python", () => copy(python)),

@@ -61,9 +61,9 @@ function update(node, vnode) {
   }
   const was = node._props;
   const props = vnode.props;
-  patch(node, vnode.children);
+  if (!props.opaque) patch(node, vnode.children); // (what is inside of the others is their own)
   for (const name of new Set([...Object.keys(was), ...Object.keys(props)])) {
-    if (name === "key" || name === "onmake") continue;
+    if (name === "key" || name === "onmake" || name === "opaque") continue;
     const value = props[name];
     if (name.startsWith("on")) node[name] = value || null;
     else if (name === "style") Object.entries(value || {}).forEach(([k, v]) => node.style.setProperty(k, v));

@@ -14,6 +14,7 @@ const TABS = [
   ["parked", "Parked"],
   ["flight", "In flight"],
   ["unread", "Unread"],
+  ["key", "Why a key waits"],
   ["failures", "Failed attempts"],
   ["workers", "Workers"],
   ["channels", "Tenants"],
@@ -27,6 +28,54 @@ const peeked = (c, more) => [
   ...more,
 ];
 
+/** What of a key is not done: the first one holds the others up. */
+function keyPanel(ctx, c, rows) {
+  const [first] = rows;
+  const others = rows.filter((m) => m.state !== "more").length - 1;
+  return [
+    h(
+      "div",
+      { class: "filters" },
+      h(
+        "label",
+        {},
+        "Key",
+        h("input", {
+          type: "search",
+          placeholder: "the whole key",
+          value: ctx.query.key || "",
+          onchange: (e) => ctx.set({ key: e.target.value.trim() }),
+        }),
+      ),
+    ),
+    ctx.query.key &&
+      first?.state !== "more" &&
+      h(
+        "p",
+        {},
+        !first
+          ? "Nothing of this key waits: all of it is done, or there is none."
+          : c.order === "key" && others
+            ? [link(toMessage(c.stream, first.seq), `Message ${f.count(first.seq)}`), " holds the others up."]
+            : "These wait. Their order does not matter to this consumer, or there is one alone.",
+      ),
+    ctx.query.key &&
+      table(
+        [
+          { name: "Seq", number: true, show: (m) => link(toMessage(c.stream, m.seq), f.count(m.seq)) },
+          { name: "State", show: (m) => chip(m.state) },
+          { name: "Sent", show: (m) => f.moment(m.created_at) },
+          { name: "Attempts", number: true, show: (m) => m.attempt || "–" },
+          { name: "Due, or in hand until", show: (m) => (m.not_visible_until ? f.moment(m.not_visible_until) : "–") },
+          { name: "Worker", show: (m) => m.worker || "" },
+          { name: "Last error", wide: true, show: (m) => h("span", { class: "cut error" }, m.last_error || "") },
+        ],
+        rows.filter((m) => m.state !== "more"),
+        { keyOf: (m) => m.seq, empty: first ? "None was found in what was looked at: very many wait." : " " },
+      ),
+  ];
+}
+
 export default {
   name: "consumer",
   title: (ctx) => `${ctx.params.consumer} of ${ctx.params.stream}`,
@@ -38,19 +87,19 @@ export default {
       parked: () =>
         get(
           path + "/messages",
-          { states: "parked", limit: 100, sort: "seq_asc", after: ctx.query.after },
+          { states: "parked", limit: 100, sort: "seq_asc", after: ctx.query.after, data_limit: 1 },
           { whole: true },
         ),
       flight: () =>
         get(
           path + "/messages",
-          { states: "delivered", limit: 100, sort: "seq_asc", after: ctx.query.after },
+          { states: "delivered", limit: 100, sort: "seq_asc", after: ctx.query.after, data_limit: 1 },
           { whole: true },
         ),
       unread: () =>
         get(
           path + "/messages",
-          { states: "available", limit: 50, sort: "seq_asc", after: ctx.query.after },
+          { states: "available", limit: 50, sort: "seq_asc", after: ctx.query.after, data_limit: 400 },
           { whole: true },
         ),
       failures: () =>
@@ -58,6 +107,7 @@ export default {
       workers: () => get(path + "/workers", null, { whole: true }),
       channels: () =>
         get(path + "/channels", { limit: 100, sort: ctx.query.sort, after: ctx.query.after }, { whole: true }),
+      key: async () => ({ data: ctx.query.key ? await get(consumerPath(stream, consumer, "keys", ctx.query.key)) : [] }),
       settings: async () => ({ data: [] }),
     }[tab];
     const [c, s, history, found] = await Promise.all([
@@ -177,6 +227,7 @@ export default {
             rows,
             { keyOf: (m) => m.message.seq, empty: "Everything has been read." },
           ),
+        tab === "key" && keyPanel(ctx, c, rows),
         tab === "failures" &&
           table(
             [

@@ -3,6 +3,7 @@
 import { h } from "../view.js";
 import { get, post, patch, remove, consumerPath } from "../api.js";
 import { toStream, ask, bound, field, note, fail } from "../ui.js";
+import { trial } from "./filter_trial.js";
 import * as f from "../format.js";
 
 export async function act(ctx, call, said) {
@@ -142,7 +143,7 @@ export function edit(ctx, c) {
       release: seconds(c.release_interval_ms),
       filter: (c.filter || []).join(", "),
     },
-    body: (s) => [
+    body: (s, redraw) => [
       field(
         "Seconds for a message (ack_wait)",
         h("input", { type: "number", min: 0.1, step: "any", required: true, ...bound(s, "ack_wait") }),
@@ -168,9 +169,10 @@ export function edit(ctx, c) {
       ),
       field(
         "Filter",
-        h("input", { ...bound(s, "filter") }),
+        h("input", { placeholder: "orders.*.large, refunds.>", ...bound(s, "filter", redraw) }),
         "Patterns of keys, with commas between them. Empty: all",
       ),
+      trial(c.stream, s, redraw),
     ],
     act: async (s) => {
       const wanted = {

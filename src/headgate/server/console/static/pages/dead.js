@@ -2,53 +2,34 @@
 
 import { h } from "../view.js";
 import { get, post, remove, consumerPath, isAdmin, may } from "../api.js";
-import { link, toConsumer, toMessage, table, button, ask, payload, copies } from "../ui.js";
+import { link, toConsumer, toMessage, table, button, ask, copies } from "../ui.js";
+import { payload } from "../payload.js";
+import { pager } from "./overview.js";
 import { send } from "./stream_actions.js";
 import * as f from "../format.js";
 
-const MOST = 5000; // dead letters that are looked at
-const STEP = 500; // that one call redrives or purges
+const STEP = 500; // letters that one call redrives or purges
+const SHOWN = 50; // letters of a group on a page
+const LONG = 20_000; // characters of data that are shown
+const PAGE = 50; // consumers
 
-async function all(path) {
-  const found = [];
-  let after = 0;
-  while (found.length < MOST) {
-    const page = await get(path, { limit: 1000, after });
-    found.push(...page);
-    if (page.length < 1000) break;
-    after = page.at(-1).seq;
-  }
-  return found;
-}
-
-function group(letters) {
-  const groups = new Map();
-  for (const d of letters) {
-    const name = f.normalised(d.last_error);
-    if (!groups.has(name)) groups.set(name, []);
-    groups.get(name).push(d);
-  }
-  return [...groups]
-    .map(([name, rows]) => ({
-      name,
-      rows,
-      first: rows[0].failed_at,
-      last: rows.reduce((a, b) => (a > b.failed_at ? a : b.failed_at), ""),
-    }))
-    .sort((a, b) => b.rows.length - a.rows.length);
-}
-
-function change(ctx, rows, { verb, done, about, danger, step }) {
+/** Redrives or purges: some letters, or a group however large it is, in steps. */
+function change(ctx, { path, group, letters, count, verb, done, about, danger, step }) {
   return ask({
-    title: `${verb} ${f.count(rows.length)} dead letter${rows.length === 1 ? "" : "s"}?`,
+    title: `${verb} ${f.count(count)} dead letter${count === 1 ? "" : "s"}?`,
     action: verb,
     danger,
-    body: () => [h("p", {}, about), h("p", { class: "quiet" }, f.oneLine(f.normalised(rows[0].last_error), 200))],
-    act: async (_, progress) => {
+    body: () => [h("p", {}, about), h("p", { class: "error" }, f.oneLine(group, 200))],
+    act: async (_, progress, isClosed) => {
       let total = 0;
-      for (let i = 0; i < rows.length; i += STEP) {
-        total += await step(rows.slice(i, i + STEP).map((d) => d.seq));
-        progress(`${f.count(total)} of ${f.count(rows.length)}`);
+      let after = 0;
+      for (let rows = letters; total < count && !isClosed(); ) {
+        rows = letters || (await get(path, { group, limit: STEP, after, data_limit: 1 }));
+        if (!rows.length) break;
+        total += await step(rows.map((d) => d.seq));
+        after = rows.at(-1).seq; // one that stays where it is is passed over
+        progress(`${f.count(total)} of ${f.count(count)}`, total / count);
+        if (letters) break;
       }
       ctx.refresh();
       return `${f.count(total)} ${done}.`;
@@ -56,60 +37,121 @@ function change(ctx, rows, { verb, done, about, danger, step }) {
   });
 }
 
+const toDead = (c, more = {}) => "/dead?" + new URLSearchParams({ stream: c.stream, consumer: c.name, ...more });
+
+function consumers(ctx, { consumers: rows, consumers_found: found }) {
+  return [
+    h("div", { class: "title" }, h("h1", {}, "Dead letters")),
+    h(
+      "section",
+      { class: "panel" },
+      table(
+        [
+          {
+            name: "Consumer",
+            wide: true,
+            show: ({ consumer: c }) => [
+              link(toDead(c), h("b", {}, c.name)),
+              " ",
+              h("small", { class: "quiet" }, c.stream),
+            ],
+          },
+          { name: "Dead", number: true, show: ({ consumer: c }) => f.count(c.dead) },
+          { name: "Waiting", number: true, show: ({ consumer: c }) => f.count(c.lag) },
+          { name: "Attempts", number: true, show: ({ consumer: c }) => c.max_deliver ?? "for ever" },
+        ],
+        rows,
+        {
+          keyOf: (r) => `${r.consumer.stream}/${r.consumer.name}`,
+          empty: "No message has failed too often. There are no dead letters.",
+        },
+      ),
+      pager(ctx, Number(ctx.query.after || 0), found, PAGE),
+    ),
+  ];
+}
+
+function lettersOf(ctx, group, letters, { redrive, purge, fix }) {
+  const { stream } = ctx.query;
+  const last = letters.at(-1);
+  return [
+    table(
+      [
+        {
+          name: "Message",
+          number: true,
+          show: (d) => (d.source_seq ? link(toMessage(stream, d.source_seq), f.count(d.source_seq)) : f.count(d.seq)),
+        },
+        { name: "Key", show: (d) => h("code", {}, d.key ?? "") },
+        { name: "Failed", show: (d) => f.moment(d.failed_at) },
+        { name: "Attempts", number: true, show: (d) => d.attempts },
+        { name: "Error", wide: true, show: (d) => h("span", { class: "cut error" }, d.last_error || "") },
+        {
+          name: "Data",
+          wide: true,
+          show: (d) =>
+            h(
+              "details",
+              { class: "inline" },
+              h("summary", {}, h("code", {}, f.oneLine(d.data, 48))),
+              payload(d.data, { cut: d.cut }),
+            ),
+        },
+        {
+          name: "",
+          show: (d) =>
+            isAdmin() &&
+            h(
+              "span",
+              { class: "actions" },
+              button("Redrive", () => redrive(group, [d]), "small"),
+              may("produce") && !d.cut && button("Edit…", () => fix(d), "small"),
+              button("Purge", () => purge(group, [d]), "small danger"),
+            ),
+        },
+      ],
+      letters,
+      { keyOf: (d) => d.seq },
+    ),
+    h(
+      "div",
+      { class: "pager" },
+      ctx.query.after && button("To the oldest", () => ctx.set({ after: "" }), "small"),
+      letters.length >= SHOWN && button("More", () => ctx.set({ after: last.seq }, { replace: false }), "small"),
+    ),
+  ];
+}
+
 export default {
   name: "dead",
   every: 5000,
   title: () => "Dead letters",
   async load(ctx) {
-    const { stream, consumer } = ctx.query;
-    if (!stream || !consumer) return { overview: await get("api/overview", { sort: "dead", limit: 200 }) };
-    const letters = await all(consumerPath(stream, consumer, "dead"));
-    return { letters, groups: group(letters) };
+    const { stream, consumer, group, after } = ctx.query;
+    if (!stream || !consumer)
+      return { overview: await get("api/overview", { only: "dead", sort: "dead", limit: PAGE, after: after || 0 }) };
+    const path = consumerPath(stream, consumer, "dead");
+    const [groups, letters] = await Promise.all([
+      get(path + "/groups"),
+      group ? get(path, { group, limit: SHOWN, after, data_limit: LONG }) : [],
+    ]);
+    return { groups, letters };
   },
-  view(ctx, d) {
-    if (d.overview) {
-      const with_dead = d.overview.consumers.filter((r) => r.consumer.dead > 0);
-      return [
-        h("div", { class: "title" }, h("h1", {}, "Dead letters")),
-        h(
-          "section",
-          { class: "panel" },
-          table(
-            [
-              {
-                name: "Consumer",
-                wide: true,
-                show: ({ consumer: c }) => [
-                  link(
-                    `/dead?stream=${encodeURIComponent(c.stream)}&consumer=${encodeURIComponent(c.name)}`,
-                    h("b", {}, c.name),
-                  ),
-                  " ",
-                  h("small", {}, c.stream),
-                ],
-              },
-              { name: "Dead", number: true, show: ({ consumer: c }) => f.count(c.dead) },
-            ],
-            with_dead,
-            {
-              keyOf: (r) => `${r.consumer.stream}/${r.consumer.name}`,
-              empty: "No message has failed too often. There are no dead letters.",
-            },
-          ),
-        ),
-      ];
-    }
+  view(ctx, { overview, groups, letters }) {
+    if (overview) return consumers(ctx, overview);
     const { stream, consumer } = ctx.query;
     const path = consumerPath(stream, consumer, "dead");
-    const redrive = (rows) =>
-      change(ctx, rows, {
+    const redrive = (g, some) =>
+      change(ctx, {
+        ...{ path, group: g.group, letters: some, count: some ? some.length : g.letters },
         verb: "Redrive",
         done: "were redriven",
-        about: `${consumer} is handed them again, as if they had never been delivered.`,
+        about: `${consumer} is handed them again, as if they had never been delivered. No other consumer is.`,
         step: async (seqs) => (await post(path + "/redrive", { seqs })).redriven,
       });
-    const purge = (rows) =>
-      change(ctx, rows, {
+    const purge = (g, some) =>
+      change(ctx, {
+        ...{ path, group: g.group, letters: some, count: some ? some.length : g.letters },
         verb: "Purge",
         done: "were thrown away",
         danger: true,
@@ -122,12 +164,14 @@ export default {
         data: typeof d.data === "string" ? d.data : f.json(d.data),
         key: d.key ?? "",
         headers: d.headers ? f.json(d.headers) : "",
+        about: `It is sent to ${stream} as a new message, to all its consumers, and this dead letter is thrown away.`,
         done: async (seq) => {
           await remove(path, { seqs: [d.seq] });
           ctx.refresh();
           return `Sent as ${f.count(seq)}, to all consumers of ${stream}; the dead letter is gone.`;
         },
       });
+    const most = Math.max(1, ...groups.map((g) => g.letters));
     return [
       h(
         "div",
@@ -149,13 +193,14 @@ export default {
           python: `hg.stream("${stream}").consumer("${consumer}").redrive(all=True)`,
         }),
       ),
-      d.letters.length >= MOST && h("p", { class: "warn" }, `These are the oldest ${f.count(MOST)}. There are more.`),
-      !d.groups.length && h("p", { class: "quiet empty" }, "There are none."),
-      d.groups.map((g) => {
-        const isOpen = ctx.state.open === g.name;
+      groups.some((g) => !g.complete) &&
+        h("p", { class: "warn" }, "These are the newest 100,000. There are more."),
+      !groups.length && h("p", { class: "quiet empty" }, "There are none."),
+      groups.map((g) => {
+        const isOpen = ctx.query.group === g.group;
         return h(
           "section",
-          { class: "panel group", key: g.name },
+          { class: "panel group", key: g.group },
           h(
             "div",
             { class: "title" },
@@ -164,57 +209,25 @@ export default {
               {
                 class: "fold",
                 "aria-expanded": String(isOpen),
-                onclick: () => {
-                  ctx.state.open = isOpen ? null : g.name;
-                  ctx.redraw();
-                },
+                onclick: () => ctx.set({ group: isOpen ? "" : g.group, after: "" }),
               },
-              isOpen ? "▾ " : "▸ ",
-              h("b", { class: "count" }, f.count(g.rows.length)),
-              " ",
-              h("span", { class: "error" }, g.name),
+              h("span", { class: "turn", "aria-hidden": "true" }, isOpen ? "▾" : "▸"),
+              h("b", { class: "count" }, f.count(g.letters)),
+              h("span", { class: "error" }, g.group),
             ),
             h("span", { class: "grow" }),
-            h("small", { class: "quiet" }, "last ", f.moment(g.last)),
+            h("span", { class: "bar", style: { "--part": g.letters / most }, "aria-hidden": "true" }),
+            h(
+              "small",
+              { class: "quiet" },
+              g.letters > 1 ? `${f.moment(g.first_at)} to ${f.moment(g.last_at)}` : f.moment(g.last_at),
+            ),
             isAdmin() && [
-              button("Redrive", () => redrive(g.rows), "small"),
-              button("Purge", () => purge(g.rows), "small danger"),
+              button("Redrive", () => redrive(g), "small"),
+              button("Purge", () => purge(g), "small danger"),
             ],
           ),
-          isOpen &&
-            table(
-              [
-                {
-                  name: "Message",
-                  number: true,
-                  show: (d) =>
-                    d.source_seq ? link(toMessage(stream, d.source_seq), f.count(d.source_seq)) : f.count(d.seq),
-                },
-                { name: "Key", show: (d) => h("code", {}, d.key ?? "") },
-                { name: "Failed", show: (d) => f.moment(d.failed_at) },
-                { name: "Attempts", number: true, show: (d) => d.attempts },
-                { name: "Error", wide: true, show: (d) => h("span", { class: "error" }, d.last_error || "") },
-                {
-                  name: "Data",
-                  show: (d) => h("details", {}, h("summary", {}, f.oneLine(d.data, 40)), payload(d.data)),
-                },
-                {
-                  name: "",
-                  show: (d) =>
-                    isAdmin() &&
-                    h(
-                      "span",
-                      { class: "actions" },
-                      button("Redrive", () => redrive([d]), "small"),
-                      may("produce") && button("Edit…", () => fix(d), "small"),
-                      button("Purge", () => purge([d]), "small danger"),
-                    ),
-                },
-              ],
-              g.rows.slice(0, 100),
-              { keyOf: (d) => d.seq },
-            ),
-          isOpen && g.rows.length > 100 && h("p", { class: "quiet" }, `The first 100 of ${f.count(g.rows.length)}.`),
+          isOpen && lettersOf(ctx, g, letters, { redrive, purge, fix }),
         );
       }),
     ];

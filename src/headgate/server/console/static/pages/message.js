@@ -13,11 +13,15 @@ import {
   ask,
   facts,
   copies,
-  payload,
+  copy,
   section,
 } from "../ui.js";
+import { payload } from "../payload.js";
+import { why } from "../why.js";
 import { send } from "./stream_actions.js";
 import * as f from "../format.js";
+
+const LONG = 100_000; // characters of data that are fetched unasked
 
 const WORDS = {
   sent: "sent",
@@ -37,56 +41,6 @@ const WORDS = {
   skipped: "is passed over by the filter",
   done: "is done",
 };
-
-/** Why a message is not being worked on, in a sentence. */
-async function why(stream, message, state, c) {
-  if (["done", "skipped", "discarded"].includes(state.state)) return null;
-  if (state.state === "dead")
-    return {
-      text: "It failed too often, and is a dead letter.",
-      to: `/dead?stream=${encodeURIComponent(stream)}&consumer=${encodeURIComponent(state.consumer)}`,
-    };
-  if (state.state === "delivered")
-    return { text: `${state.worker || "A worker"} has it, until ${f.moment(state.not_visible_until)}.` };
-  if (c.paused) return { text: "The consumer is paused." };
-  if (state.state === "parked") {
-    const due = state.not_visible_until && Date.parse(state.not_visible_until);
-    if (due && due > Date.now())
-      return {
-        text: `${state.attempt ? `Attempt ${state.attempt} failed` : "It is delayed"}: the next one is due ${f.moment(state.not_visible_until)}.`,
-        error: state.last_error,
-      };
-    if (!due) {
-      const before = await blocker(stream, message, state.consumer);
-      return before
-        ? { text: `It waits for message ${f.count(before)} of the same key.`, to: toMessage(stream, before) }
-        : { text: "It waits for an earlier message of its key." };
-    }
-    return { text: "It is due, and waits for a worker to ask." };
-  }
-  const before = c.order === "key" && message.key != null && (await blocker(stream, message, state.consumer));
-  if (before)
-    return { text: `It waits for message ${f.count(before)} of the same key.`, to: toMessage(stream, before) };
-  if (c.max_ack_pending != null && c.in_flight >= c.max_ack_pending)
-    return { text: `The consumer has as many in flight as it may: ${f.count(c.max_ack_pending)}.` };
-  if (!c.rate && !c.in_flight) return { text: "Nobody receives: there is no worker, or none asks." };
-  if (c.max_concurrency != null)
-    return {
-      text: `${f.count(c.unread)} wait in all, and each channel may have ${c.max_concurrency} in hand at once: see the tenants.`,
-      to: toConsumer(stream, c.name) + "?tab=channels",
-    };
-  return { text: `It is one of ${f.count(c.unread)} that wait, at ${f.rate(c.rate)}.` };
-}
-
-async function blocker(stream, message, consumer) {
-  const held = await get(consumerPath(stream, consumer, "messages"), {
-    states: "parked,delivered",
-    sort: "seq_asc",
-    limit: 1000,
-    before: message.seq,
-  });
-  return held.find((m) => m.message.key === message.key)?.message.seq;
-}
 
 function replay(ctx, stream, seq, consumer) {
   return ask({
@@ -118,6 +72,13 @@ function discard(ctx, stream, seq, consumer) {
   });
 }
 
+/** How long after what was before it. */
+function since(before, e) {
+  if (!before?.at || !e.at) return null;
+  const seconds = (Date.parse(e.at) - Date.parse(before.at)) / 1000;
+  return seconds > 0 ? h("i", {}, ` + ${f.length(seconds)}`) : null;
+}
+
 const traceOf = (headers) => /^00-([0-9a-f]{32})-/.exec(headers?.traceparent || "")?.[1];
 
 export default {
@@ -129,7 +90,7 @@ export default {
     const life = await get(path + "/life");
     let found = null;
     try {
-      found = await get(path);
+      found = await get(path, { data_limit: ctx.state.isWhole ? null : LONG });
     } catch (error) {
       if (error.status !== 404) throw error; // it was removed: its life is still known
     }
@@ -161,6 +122,7 @@ export default {
         }),
         m &&
           may("produce") &&
+          !m.cut &&
           button("Edit and send…", () =>
             send(stream, {
               title: "Edit and send",
@@ -186,9 +148,22 @@ export default {
               ["Key", m.key != null && h("code", {}, m.key)],
               ["Sent", f.moment(m.created_at)],
               ["Not before", m.deliver_at && f.moment(m.deliver_at)],
-              ["Trace", traceOf(m.headers) && h("code", {}, traceOf(m.headers))],
+              [
+                "Trace",
+                traceOf(m.headers) && [
+                  h("code", {}, traceOf(m.headers)),
+                  " ",
+                  button("Copy", () => copy(traceOf(m.headers)), "small"),
+                ],
+              ],
             ]),
-            payload(m.data),
+            payload(m.data, {
+              cut: m.cut,
+              all: () => {
+                ctx.state.isWhole = true;
+                ctx.refresh();
+              },
+            }),
             m.headers && [h("h3", {}, "Headers"), payload(m.headers)],
           ),
         section(
@@ -200,7 +175,7 @@ export default {
               h(
                 "li",
                 { key: i, class: `event is-${e.event}` },
-                h("span", { class: "when" }, e.at ? f.moment(e.at) : "now"),
+                h("span", { class: "when" }, e.at ? f.moment(e.at) : "now", since(life[i - 1], e)),
                 h(
                   "span",
                   {},

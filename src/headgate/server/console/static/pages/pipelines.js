@@ -2,7 +2,8 @@
 
 import { h } from "../view.js";
 import { get } from "../api.js";
-import { chip, table, payload } from "../ui.js";
+import { chip, table } from "../ui.js";
+import { payload } from "../payload.js";
 import * as f from "../format.js";
 
 export default {

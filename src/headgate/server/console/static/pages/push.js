@@ -3,16 +3,16 @@
 import { h } from "../view.js";
 import { get, post, consumerPath, isAdmin } from "../api.js";
 import { link, toConsumer, toStream, chip, table, button, note, fail } from "../ui.js";
+import { pager } from "./overview.js";
 import * as f from "../format.js";
+
+const PAGE = 50;
 
 export default {
   name: "push",
   title: () => "Push",
-  async load() {
-    const { consumers } = await get("api/overview", { limit: 1000 });
-    return consumers.filter((r) => r.consumer.push);
-  },
-  view: (ctx, rows) => [
+  load: (ctx) => get("api/overview", { only: "push", limit: PAGE, after: ctx.query.after || 0 }),
+  view: (ctx, { consumers: rows, consumers_found: found }) => [
     h("div", { class: "title" }, h("h1", {}, "Push targets")),
     h(
       "section",
@@ -66,6 +66,7 @@ export default {
           empty: "No consumer pushes. One that is made with push has its messages posted to a URL, signed.",
         },
       ),
+      pager(ctx, Number(ctx.query.after || 0), found, PAGE),
     ),
   ],
 };

@@ -17,18 +17,18 @@ export default {
     const name = ctx.params.stream;
     const [stream, all, history] = await Promise.all([
       get(streamPath(name)),
-      get("api/overview", { search: name, limit: 1000 }),
+      get("api/overview", { stream: name, limit: 1000 }),
       charts(ctx, streamPath(name, "history"), MINUTES[ctx.query.span || "hour"] || 60),
     ]);
     const tab = ctx.query.tab || "consumers";
-    const consumers = all.consumers.filter((c) => c.consumer.stream === name);
+    const consumers = all.consumers;
     if (tab === "segments") return { stream, consumers, history, segments: await get(streamPath(name, "segments")) };
     if (tab === "messages")
       return {
         stream,
         consumers,
         history,
-        messages: await get(streamPath(name, "messages"), { sort: "seq_desc", limit: 20 }),
+        messages: await get(streamPath(name, "messages"), { sort: "seq_desc", limit: 20, data_limit: 400 }),
       };
     return { stream, consumers, history };
   },

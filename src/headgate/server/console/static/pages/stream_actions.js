@@ -3,11 +3,13 @@
 import { h } from "../view.js";
 import { post, patch, remove, streamPath } from "../api.js";
 import { toConsumer, ask, bound, field } from "../ui.js";
+import { difference } from "../difference.js";
+import { trial } from "./filter_trial.js";
 import * as f from "../format.js";
 
 export function send(
   stream,
-  { data = '{"hello": "world"}', key = "", headers = "", title = `Send to ${stream}`, done } = {},
+  { data = '{"hello": "world"}', key = "", headers = "", title = `Send to ${stream}`, about, done } = {},
 ) {
   const state = { data, key, channel: "", headers };
   return ask({
@@ -15,6 +17,7 @@ export function send(
     action: "Send",
     state,
     body: (s, redraw) => [
+      about && h("p", {}, about),
       field("Key", h("input", { ...bound(s, "key") })),
       field("Channel", h("input", { ...bound(s, "channel") })),
       field(
@@ -23,7 +26,7 @@ export function send(
         isJson(s.data) ? "" : "This is not JSON: it is sent as text.",
       ),
       field("Headers, as JSON", h("textarea", { rows: 2, spellcheck: "false", ...bound(s, "headers") })),
-      s.data !== data && title.startsWith("Edit") && difference(data, s.data),
+      s.data !== data && title.startsWith("Edit") && [h("b", {}, "What changes"), difference(data, s.data)],
     ],
     act: async (s) => {
       // the text itself is sent, so that large integers stay what they are
@@ -49,20 +52,6 @@ function isJson(text) {
   }
 }
 
-/** What was and what is, line by line. */
-export function difference(before, after) {
-  const a = before.split("\n"),
-    b = after.split("\n");
-  const gone = a.filter((l) => !b.includes(l)),
-    come = b.filter((l) => !a.includes(l));
-  return h(
-    "pre",
-    { class: "data diff" },
-    gone.map((l) => h("div", { class: "minus" }, "- " + l)),
-    come.map((l) => h("div", { class: "plus" }, "+ " + l)),
-  );
-}
-
 export function addConsumer(ctx, stream) {
   return ask({
     title: `New consumer of ${stream}`,
@@ -73,9 +62,10 @@ export function addConsumer(ctx, stream) {
       field("Name", h("input", { required: true, ...bound(s, "name", redraw) })),
       field(
         "Filter",
-        h("input", { placeholder: "orders.>", ...bound(s, "filter") }),
-        "A pattern of keys: * is one part, > the rest. Empty: all",
+        h("input", { placeholder: "orders.>", ...bound(s, "filter", redraw) }),
+        "Patterns of keys, with commas between them: * is one part, > the rest. Empty: all",
       ),
+      trial(stream, s, redraw),
       field(
         "Order",
         h(
@@ -104,7 +94,7 @@ export function addConsumer(ctx, stream) {
     act: async (s) => {
       await post(streamPath(stream, "consumers"), {
         name: s.name,
-        filter: s.filter || null,
+        filter: s.filter.trim() ? s.filter.split(",").map((x) => x.trim()) : null,
         order: s.order,
         start: s.start,
         max_deliver: s.max_deliver ? Number(s.max_deliver) : null,

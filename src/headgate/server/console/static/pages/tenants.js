@@ -3,6 +3,7 @@
 import { h } from "../view.js";
 import { get, put, consumerPath, isAdmin } from "../api.js";
 import { link, toConsumer, chip, table, button, ask, bound, field } from "../ui.js";
+import { picker } from "../picker.js";
 import * as f from "../format.js";
 
 function limit(ctx, c) {
@@ -93,41 +94,32 @@ export default {
   name: "tenants",
   title: () => "Tenants",
   async load(ctx) {
-    const all = await get("api/overview", { limit: 1000, sort: "name" });
-    const named = new Set(all.streams.filter((s) => s.lane_by !== "hash").map((s) => s.name));
-    const consumers = all.consumers.map((r) => r.consumer).filter((c) => named.has(c.stream));
-    const chosen =
-      consumers.find((c) => `${c.stream}/${c.name}` === ctx.query.consumer) ||
-      consumers.toSorted?.((a, b) => b.lag - a.lag)[0] ||
-      consumers[0];
-    if (!chosen) return { consumers };
+    const [stream, name] = (ctx.query.consumer || "").split("/");
+    // (without a choice, the one with the most behind it)
+    const { consumers } = await get("api/overview", { only: "tenants", sort: "lag", limit: 1 });
+    const chosen = name ? await get(consumerPath(stream, name)) : consumers[0]?.consumer;
+    if (!chosen) return {};
     const page = await get(
       consumerPath(chosen.stream, chosen.name, "channels"),
       { limit: 50, sort: ctx.query.sort, after: ctx.query.after },
       { whole: true },
     );
-    return { consumers, chosen, rows: page.data, next: page.next };
+    return { chosen, rows: page.data, next: page.next };
   },
-  view: (ctx, { consumers, chosen, rows, next }) => [
+  view: (ctx, { chosen, rows, next }) => [
     h(
       "div",
       { class: "title" },
       h("h1", {}, "Tenants"),
       h("span", { class: "grow" }),
       chosen &&
-        h(
-          "label",
-          {},
-          "of ",
-          h(
-            "select",
-            {
-              value: `${chosen.stream}/${chosen.name}`,
-              onchange: (e) => ctx.set({ consumer: e.target.value, after: "" }),
-            },
-            consumers.map((c) => h("option", { value: `${c.stream}/${c.name}` }, `${c.name} of ${c.stream}`)),
-          ),
-        ),
+        picker(ctx.state, {
+          label: "of ",
+          value: `${chosen.stream}/${chosen.name}`,
+          query: { only: "tenants" },
+          found: (all) => all.consumers.map(({ consumer: c }) => `${c.stream}/${c.name}`),
+          choose: (consumer) => ctx.set({ consumer, after: "" }, { replace: false }),
+        }),
     ),
     !chosen
       ? h(

@@ -1,0 +1,43 @@
+"""What people who look are shown of messages' data: not what is hidden, and not more than they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...types import DeadLetter, PeekedMessage, StoredMessage
+from ..http.call import Call
+from ..operate.hiding import Hiding
+from .fields import as_json_value
+
+
+@dataclass(frozen=True)
+class Eyes:
+    """How a caller sees messages: `hiding` takes out what is not for it, `limit` is how many characters it wants."""
+
+    hiding: Hiding
+    limit: int | None
+
+    @classmethod
+    def of(cls, call: Call) -> Eyes:
+        """Of who calls. Administrators see everything."""
+        hiding = Hiding() if "admin" in call.caller.scopes else call.server.hiding
+        return cls(hiding, getattr(call.query, "data_limit", None))
+
+    def contains(self, m: StoredMessage, text: str) -> bool:
+        """Whether a lower-case text stands in what is seen of it: what is hidden cannot be guessed by searching."""
+        data, headers = self.hiding.shown(m.data, m.headers)
+        return text in _text(data).lower() or (headers is not None and text in _text(headers).lower())
+
+    def look(self, m: StoredMessage | PeekedMessage | DeadLetter) -> dict[str, Any]:
+        """What is shown of a message, as fields of its response. `cut`: how long the data is, if it is not whole."""
+        data, headers = self.hiding.shown(m.data, m.headers)
+        if self.limit is not None and len(text := _text(data)) > self.limit:
+            return {"data": text[: self.limit], "headers": headers, "cut": len(text)}
+        return {"data": as_json_value(data), "headers": headers}
+
+
+def _text(data: Any) -> str:
+    """The same as text."""
+    found = as_json_value(data)
+    return found if isinstance(found, str) else bytes(found).decode()
