@@ -11,6 +11,7 @@ import pytest
 import headgate
 from support.clients import is_empty, take
 from support.command_line import CommandLine
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -31,6 +32,8 @@ def test_insights(hg: headgate.Headgate, stream: headgate.Stream) -> None:
     )
     by_data = {m.data: m for m in take(consumer, 5)}
     by_data["done"].ack()
+    # a transaction that is open anywhere in the cluster as a tick is made holds the floor until the next tick
+    wait_until(lambda: not consumer.receive(1) and consumer.info().floor == seqs[0])
     by_data["dead"].nack(error="broken")
     consumer.alter(max_deliver=2)
     by_data["parked"].nack(delay=60, error="later")
