@@ -13,6 +13,9 @@ from typing import Literal, NamedTuple
 Language = Literal["python", "http", "cli"]
 
 
+ZONE = "pass a datetime with a zone: datetime.now(timezone.utc), or .astimezone() for local time; in text, write +00:00"
+
+
 class _Phrase(NamedTuple):
     sql: str
     python: str
@@ -175,8 +178,10 @@ _TABLE = (
     _Phrase("", "pass a datetime, or a str such as", "give a text such as", "write for example"),
     _Phrase("", "connect to the database for this: headgate.connect('postgresql://…')",
             "this needs the database itself", "give --database postgresql://…, or a --context that has a database"),
+    _Phrase("", ZONE, "write the time with its zone: 2026-01-31T12:00:00Z, or +01:00 at its end",
+            "write the time with its zone: 2026-01-31T12:00Z, or +01:00 at its end"),
     _Phrase("", "pass a list of int", "give a list of whole numbers", "give whole numbers"),
-    _Phrase("", "pass a dict", "give an object", "write an object, such as '{\"trace\": \"abc\"}'"),
+    _Phrase("", "pass a dict", "give an object of names and values", "write an object, such as '{\"trace\": \"abc\"}'"),
 )  # fmt: skip
 
 # Settings whose names front ends write in their own way: in JSON lengths of time are milliseconds, in a shell options.
@@ -189,6 +194,9 @@ _SETTINGS = (
     "max_ack_pending", "max_concurrency", "max_waiting", "rate_limit", "from_seq", "to_seq", "from_time", "to_time",
 )  # fmt: skip
 
+_OBJECT = re.compile(r'\{("[a-z_]+": \w+)\}')  # with one member: JSON for an argument
+_OBJECTS = re.compile(r"(\{[^}]*\})")  # with several: the same in all languages
+_OF_JSON = re.compile(r'"([a-z_]+)": (?=[\w"…])')
 _ARGUMENT = re.compile(
     r"""(?<![\w"])"?(?P<name>[a-z_]+)"?(?:\ =>\ |=)(?P<value>true|false|null|True|False|None|\d+|'[^']*'|"[^"]*"|…)""",
     re.VERBOSE,
@@ -199,6 +207,8 @@ _JSON = {True: "true", False: "false", None: "null"}
 
 def translate(hint: str, language: Language) -> str:
     """A hint of the engine, of the SDK or of an HTTP server, in another language."""
+    if language != "http" and "over HTTP" not in hint:
+        hint = _without_json(hint)
     for phrase in _TABLE:
         for known in (phrase.sql, phrase.python, "" if language == "http" else phrase.http):
             if known:
@@ -211,6 +221,13 @@ def translate(hint: str, language: Language) -> str:
             rf"(?<!-)\b({'|'.join(_SETTINGS)})\b(?! can be cleared)", lambda m: "--" + m[1].replace("_", "-"), hint
         )
     return hint
+
+
+def _without_json(hint: str) -> str:
+    """What a server says, with its fields as arguments."""
+    hint = re.sub(rf"\b({'|'.join(_LENGTHS)})_ms\b", r"\1", _OBJECT.sub(r"\1", hint))
+    parts = _OBJECTS.split(hint)
+    return "".join(part if i % 2 else _OF_JSON.sub(r"\1 => ", part) for i, part in enumerate(parts))
 
 
 def _python(found: re.Match[str]) -> str:

@@ -186,7 +186,7 @@ class TestSettling:
         assert run("discard", "orders", "billing").code == 2  # not all of them by accident
         assert run("discard", "orders", "billing", "--seq", 1, "--all", "--yes").code == 2
         assert run("discard", "orders", "billing", "--all").code == 2  # --yes is missing
-        one = run("discard", "orders", "billing", "--seq", 1, "--seq", 2, "--yes", "--json")
+        one = run("discard", "orders", "billing", 1, "--seq", 2, "--yes", "--json")
         assert one.json == {"discarded": 2, "held": 0}
         chosen = ("--filter", "k.0", "--filter", "k.1", "--older-than", "0s", "--yes")
         assert run("discard", "orders", "billing", *chosen).out == "discarded 8\n"

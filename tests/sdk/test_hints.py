@@ -22,6 +22,7 @@ SQL = re.compile(r"=>|\bheadgate\.(?!connect\b|Outgoing\b)\w+|\bview\b|\bselect\
 PYTHON = re.compile(
     r"=True|=False|\bNone\b|\bhg\.|\bstream\.\w+\(|\bconsumer\.\w+\(|timedelta|\bPython\b|\bstr\b|\bint\b"
 )
+OBJECT = re.compile(r"\{[^}]*,[^}]*\}")  # the same in all languages
 HTTP = re.compile(r"/api/|\bGET\b|\bPOST\b|\bPATCH\b|over HTTP|_ms\b")
 
 
@@ -57,6 +58,10 @@ def test_every_hint_of_the_engine_is_translated(state: str, text: str) -> None:
     assert translate(python, "python") == python
     assert translate(python, "http") == http
     assert cli == translate(python, "cli")
+    # and what a server answers is put into the words of its client
+    for found in (translate(http, "python"), translate(http, "cli")):
+        assert not HTTP.search(found), found
+        assert '": ' not in OBJECT.sub("", found), found
 
 
 @pytest.mark.parametrize(

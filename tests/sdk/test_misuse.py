@@ -140,3 +140,34 @@ def test_what_is_no_list_of_messages(orders: headgate.Stream, wrong: Any) -> Non
     ):
         with pytest.raises(headgate.errors.InvalidArgument, match="hint: pass a list of messages or ack_ids"):
             call(wrong)
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"orders"], ids=str)
+def test_names_that_are_no_text(hg: headgate.Headgate, orders: headgate.Stream, wrong: Any) -> None:
+    with pytest.raises(headgate.errors.InvalidName, match=r"is not a name for a stream\nhint: pass the name as a str"):
+        hg.stream(wrong)
+    with pytest.raises(headgate.errors.InvalidName, match="is not a name for a consumer"):
+        orders.consumer(wrong, create=True)
+
+
+def test_a_worker_that_is_no_text(orders: headgate.Stream) -> None:
+    with pytest.raises(headgate.errors.InvalidArgument, match="the worker is a int, not a str"):
+        orders.consumer("c", create=True).receive(worker=5)  # type: ignore[arg-type]
+
+
+def test_one_seq_that_is_no_list(orders: headgate.Stream) -> None:
+    c = orders.consumer("c", create=True)
+    for call in (c.discard, c.retry_now):
+        with pytest.raises(headgate.errors.InvalidArgument, match=r"seqs 5 are not a list\nhint: pass a list of int"):
+            call(5)  # type: ignore[operator]
+
+
+def test_one_state_to_peek_at(orders: headgate.Stream) -> None:
+    c = orders.consumer("c", create=True)
+    orders.send("x")
+    assert [m.data for m in c.peek(states="available")] == ["x"]
+
+
+def test_a_backoff_that_is_no_number(orders: headgate.Stream) -> None:
+    with pytest.raises(headgate.errors.InvalidArgument, match="backoff nan is not possible"):
+        orders.consumer("c", create=True, backoff=float("nan"))

@@ -84,6 +84,32 @@ class TestSync:
         with pytest.raises(headgate.errors.InvalidArgument, match=r"middleware.*generator function"):
             consumer.worker(lambda m: None, middleware=[generator])
 
+    def test_what_cannot_be_called_with_a_message_is_refused(self, orders: headgate.Stream) -> None:
+        consumer = orders.consumer("c", create=True)
+
+        def two(m: Any, other: Any) -> None: ...
+
+        for handler in (lambda: None, two, lambda *, m: None):
+            with pytest.raises(headgate.errors.InvalidArgument, match="cannot be called with a message alone"):
+                consumer.worker(handler)
+        with pytest.raises(headgate.errors.InvalidArgument, match=r"cannot be called with \(message, call_next\)"):
+            consumer.worker(lambda m: None, middleware=[lambda m: None])
+        for middleware in ([5], 5, "x"):
+            with pytest.raises(headgate.errors.InvalidArgument, match="middleware"):
+                consumer.worker(lambda m: None, middleware=middleware)
+
+    def test_a_decorator_that_hands_more_to_it_is_none_of_these(self, orders: headgate.Stream) -> None:
+        def with_more(function: Any) -> Any:
+            return functools.wraps(function)(lambda m: function("session", m))
+
+        assert orders.consumer("c", create=True).worker(with_more(lambda session, m: None)).run
+
+    @pytest.mark.parametrize("option", ["concurrency", "batch_size", "prefetch", "timeout", "grace", "timing"])
+    @pytest.mark.parametrize("wrong", ["8", float("nan"), [1]], ids=str)
+    def test_options_that_are_no_numbers_are_refused(self, orders: headgate.Stream, option: str, wrong: Any) -> None:
+        with pytest.raises(headgate.errors.InvalidArgument, match=f"^{option} .* is not possible\nhint: pass a"):
+            orders.consumer("c", create=True).worker(lambda m: None, **{option: wrong})  # type: ignore[call-overload]
+
     def test_what_is_returned_otherwise_does_not_matter(self, db: Db, orders: headgate.Stream) -> None:
         orders.send_batch(list(range(4)))
         worker = orders.consumer("c", create=True).worker(lambda m: [0, "x", {"a": 1}, iter([1])][m.data])

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 from .. import tracing
 from ..database import statements
 from ..database.drivers import Array, Row
-from ..database.encoding import T, error_text, interval, whole
+from ..database.encoding import T, checked_text, error_text, interval, whole
 from ..database.encoding import decode as default_decode
 from ..database.forks import process_name
 from ..database.parameters import as_seconds
@@ -101,6 +101,7 @@ class AsyncConsumer(AsyncConsumerOperations, Generic[T]):
         worker's for `ack_wait` seconds (default: the consumer's).
         """
         done = as_ids(acks)
+        worker = checked_text(worker, "worker")
         more = () if ack_wait is None else (interval(ack_wait),)
         deadline = monotonic() + as_seconds(wait, "wait")
         pause = SHORTEST_POLL

@@ -16,8 +16,9 @@ from .progress import progress
 
 @command(app, "discard", curl=True)
 @consumer_arguments
+@click.argument("numbers", type=int, nargs=-1, metavar="[SEQ]...")
 @click.option(
-    "--seq", "seqs", type=int, multiple=True, metavar="SEQ", help="This message. Can be given more than once."
+    "--seq", "seqs", type=int, multiple=True, metavar="SEQ", help="This message, as SEQ. Can be given more than once."
 )
 @click.option(
     "--filter", "patterns", multiple=True, metavar="PATTERN",
@@ -31,6 +32,7 @@ def discard(
     call: Call,
     stream: str | None,
     consumer: str | None,
+    numbers: tuple[int, ...],
     seqs: tuple[int, ...],
     patterns: tuple[str, ...],
     channel: str | None,
@@ -40,8 +42,9 @@ def discard(
 ) -> int | None:
     """Give up messages for good that are unread, delayed, parked or in flight, and fit all options."""
     stream, consumer = call.consumer(stream, consumer)
+    seqs = (*numbers, *seqs)
     if bool(seqs or patterns or channel is not None or older_than is not None) == everything:
-        raise click.UsageError("say which messages: --seq, --filter, --channel, --older-than, or --all")
+        raise click.UsageError("say which messages: SEQ, --filter, --channel, --older-than, or --all")
     which = given({"seqs": list(seqs) or None, "filter": list(patterns) or None, "channel": channel})
     which |= given({"older_than": older_than})
     if call.curl("POST", *path(stream, consumer), "discard", body=which | ({"all": True} if everything else {})):

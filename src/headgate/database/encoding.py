@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import DataInvalid, DataNotSerializable, InvalidArgument, InvalidText
+from ..errors import DataInvalid, DataNotSerializable, InvalidArgument, InvalidName, InvalidText
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -183,6 +183,13 @@ def checked_text(text: str | None, what: str) -> str | None:
     if text is not None and not isinstance(text, str):
         raise InvalidArgument(f"the {what} is a {type(text).__name__}, not a str", hint=f"pass the {what} as a str")
     return None if text is None else _checked(text)
+
+
+def checked_name(name: str, of: str) -> str:
+    """`name`, or InvalidName when it cannot be one of a stream or consumer."""
+    if not isinstance(name, str):
+        raise InvalidName(f"{name!r} is not a name for a {of}", hint="pass the name as a str")
+    return _checked(name)
 
 
 def whole(value: Any, what: str, bits: int = 31) -> int | None:

@@ -6,15 +6,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..errors import InvalidArgument, InvalidFilter, InvalidPosition
+from ..errors import DataNotSerializable, InvalidArgument, InvalidFilter, InvalidPosition
+from ..hints import ZONE
 from ..settings import Setting, Settings
 from . import statements
 from .drivers import Array
 from .encoding import dump_json, interval, whole
-
-_ZONE = (
-    "pass a datetime with a zone: datetime.now(timezone.utc), or .astimezone() for local time; in text, write +00:00"
-)
 
 
 def as_filter(filter: Any) -> Array | None:
@@ -38,7 +35,7 @@ def as_moment(moment: Any) -> str | None:
         raise InvalidArgument(
             f"{moment!r} is not a time", hint="pass a datetime, or a str such as 2026-01-31 12:00:00+00"
         ) from None
-    raise InvalidArgument(f"the time {str(moment)!r} has no time zone", hint=_ZONE)
+    raise InvalidArgument(f"the time {str(moment)!r} has no time zone", hint=ZONE)
 
 
 def as_seconds(length: Any, what: str) -> float:
@@ -74,11 +71,23 @@ def as_position(position: Any) -> str | None:
     try:
         return as_moment(position)
     except InvalidArgument as error:
-        if error.hint == _ZONE:
-            raise InvalidPosition(error.message, hint=_ZONE) from None
+        if error.hint == ZONE:
+            raise InvalidPosition(error.message, hint=ZONE) from None
         raise InvalidPosition(
             f'"{position}" is not a position in a stream',
             hint="say beginning, end, a seq, or a time such as 2026-01-31 12:00:00+00",
+        ) from None
+
+
+def as_backoff(backoff: Any) -> str | None:
+    """How long a message that failed waits, as JSON."""
+    try:
+        return None if backoff is None else dump_json(backoff)
+    except DataNotSerializable:
+        raise InvalidArgument(
+            f"backoff {backoff!r} is not possible",
+            hint='give seconds (10), a list of seconds ([1, 10, 60]), or {"first": 1, "factor": 2, "max": 300, '
+            '"jitter": 0.2}',
         ) from None
 
 
@@ -86,7 +95,10 @@ def as_seqs(seqs: Any) -> Array | None:
     """Sequence numbers."""
     if seqs is None:
         return None
-    if isinstance(seqs, str) or not all(isinstance(s, int) for s in seqs):
+    if isinstance(seqs, str) or not isinstance(seqs, Iterable):
+        raise InvalidArgument(f"seqs {seqs!r} are not a list", hint="pass a list of int")
+    seqs = list(seqs)
+    if not all(isinstance(s, int) for s in seqs):
         raise InvalidArgument("seqs are not whole numbers", hint="pass a list of int")
     return Array(str(s) for s in seqs)
 
@@ -108,7 +120,9 @@ def _as_setting(name: str, row: Setting, value: Any) -> Any:
             return as_filter(value)
         case "position":
             return as_position(value)
-        case "backoff" | "push":
+        case "backoff":
+            return as_backoff(value)
+        case "push":
             return None if value is None else dump_json(value)
         case _:
             return value

@@ -58,7 +58,7 @@ def _send(stream: str, datas: list[str], keys: Any, headers: Any, channels: Any,
     for text, key, header, channel, delay, id in columns:
         about = None if header is None else Raw(header.encode())
         at = delay.removeprefix(statements.AT) if delay and delay.startswith(statements.AT) else None
-        wait = milliseconds(delay) if at is None else None
+        wait = max(0, milliseconds(delay) or 0) if at is None and delay else None  # one that is over is none
         messages.append(Outgoing(responses.from_text(text, about), key, about, channel, wait, id, at))
     return Request(
         "POST", path("streams", stream, "messages"), responses.counts("seqs"), body={"messages": messages},

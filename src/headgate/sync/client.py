@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 from ..database import statements
+from ..database.encoding import checked_name
 from ..database.parameters import as_settings
 from ..errors import (
     InvalidArgument,
@@ -71,6 +72,7 @@ class Headgate(Database):
         until every consumer has acked them (`retain`), no longer than `retain_up_to`; at `max_storage` bytes the oldest
         go, but none younger than `retain_at_least`: then sending fails. `one_message_per_key` keeps only the latest.
         """
+        name = checked_name(name, "stream")
         if create:
             params = (name, *as_settings(STREAM, settings), exist_ok)
             self.run(statements.CREATE_STREAM, params)

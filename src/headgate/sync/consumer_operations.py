@@ -45,17 +45,23 @@ class ConsumerOperations:
         limit: int = 10,
         *,
         newest_first: bool = False,
-        states: Sequence[State] | None = None,
+        states: State | Sequence[State] | None = None,
         before: int | None = None,
         after: int | None = None,
     ) -> Peek:
-        """Messages with their state for this consumer, without any effect.
+        """Messages with their state for this consumer, without any effect; `states`: only those in one of these.
 
         However long the stream is, about 20,000 messages are looked at: where that ends it, `next` of the answer says
         where to go on (`after=`, or `before=` with `newest_first`).
         """
         return self.hg.insights.peek(
-            self.stream, self.name, limit, newest_first=newest_first, states=states, before=before, after=after
+            self.stream,
+            self.name,
+            limit,
+            newest_first=newest_first,
+            states=[states] if isinstance(states, str) else states,
+            before=before,
+            after=after,
         )
 
     def alter(self, *, clear: Sequence[str] = (), **settings: Unpack[ConsumerChanges]) -> None:

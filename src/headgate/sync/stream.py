@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from .. import tracing
 from ..database import statements
 from ..database.drivers import Array
-from ..database.encoding import T, checked_text, decoder, dump_json, encode, whole
+from ..database.encoding import T, checked_name, checked_text, decoder, dump_json, encode, whole
 from ..database.parameters import as_delay, as_settings, is_absolute
 from ..errors import InvalidArgument
 from ..settings import CONSUMER, STREAM, ConsumerOptions, StreamChanges, changeable
@@ -107,6 +107,7 @@ class Stream:
         With `type` the data of its messages are objects of it: a dataclass, a msgspec Struct, a TypedDict, a pydantic
         model or a plain type. `m.data` of a message that is something else raises DataInvalid; it stays unsettled.
         """
+        name = checked_name(name, "consumer")
         decode = None if type is None else decoder(type)
         if create:
             params = (self.name, name, *as_settings(CONSUMER, settings), exist_ok)

@@ -34,6 +34,7 @@ def wrapped(call: Any, middleware: Sequence[Callable[..., Any]], are_async: bool
     if not callable(call):
         raise InvalidArgument(f"{call!r} is not a handler", hint="pass a function of one message")
     _refuse_generator(call, "handler")
+    _refuse_arguments(call, "handler", 1)
     if is_async(call) != are_async:
         raise InvalidArgument(
             "the handlers are not of one kind", hint="make all coroutine functions, or all plain functions"
@@ -41,7 +42,10 @@ def wrapped(call: Any, middleware: Sequence[Callable[..., Any]], are_async: bool
     complete = _complete_async if are_async else _complete
     whole: Callable[[Any], Any] = functools.partial(complete, call)
     for layer in reversed(middleware):
+        if not callable(layer):
+            raise InvalidArgument(f"{layer!r} is no middleware", hint="pass functions of (message, call_next)")
         _refuse_generator(layer, "middleware")
+        _refuse_arguments(layer, "middleware", 2)
         if is_async(layer) != are_async:
             raise InvalidArgument(
                 f"the middleware {layer!r} and the handler are not of one kind",
@@ -140,6 +144,22 @@ def _refuse_lazy(result: Any) -> None:
             f"the handler returned a {type(result).__name__}, over which nobody loops: nothing of it has run; "
             "do the work in the handler itself, and return"
         )
+
+
+def _refuse_arguments(function: Any, what: str, count: int) -> None:
+    """What cannot be called with so many arguments would fail for each message. (A decorator may pass others on.)"""
+    try:
+        takes = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return  # nobody can tell
+    try:
+        takes.bind(*[None] * count)
+    except TypeError:
+        raise InvalidArgument(
+            f"the {what} {getattr(function, '__qualname__', function)!r} cannot be called with "
+            + ("a message alone" if count == 1 else "(message, call_next)"),
+            hint=f"pass a function of {'one message' if count == 1 else '(message, call_next)'}",
+        ) from None
 
 
 def _refuse_generator(function: Any, what: str) -> None:

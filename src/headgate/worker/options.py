@@ -48,6 +48,17 @@ class WorkerSettings:
     on_lanes_lost: LanesChanged | None = None
 
     def __post_init__(self) -> None:
+        for name in ("concurrency", "batch_size", "prefetch"):
+            given = getattr(self, name)
+            if given is not None and type(given) is not int:
+                raise InvalidArgument(f"{name} {given!r} is not possible", hint="pass a whole number")
+        for name in ("timeout", "grace", "timing"):
+            given = getattr(self, name)
+            if given is not None and (type(given) not in (int, float) or given != given):
+                raise InvalidArgument(f"{name} {given!r} is not possible", hint="pass a number")
+        middleware: Any = self.middleware
+        if isinstance(middleware, str) or not isinstance(middleware, Iterable):
+            raise InvalidArgument(f"{middleware!r} is no list of middleware", hint="pass middleware=[function]")
         if self.concurrency < 1:
             raise InvalidArgument(f"a concurrency of {self.concurrency} is not possible", hint="choose 1 or more")
         if not 1 <= self.batch_size <= 10_000:

@@ -296,6 +296,8 @@ class _Work:
             raise Problem(
                 415, "unsupported_media_type", "the body is not said to be JSON", "send Content-Type: application/json"
             )
+        if not content:
+            raise Problem(400, "bad_json", "the body is empty", "send JSON: GET /openapi.json has the schema")
         try:
             return route.decode_body(content)
         except RecursionError:
