@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..database import statements
-from ..database.drivers import Array
+from ..database.columns import Array
 from ..database.encoding import checked_text, interval, whole
 from ..database.parameters import as_filter, as_moment, as_position, as_seqs, as_settings
 from ..settings import CONSUMER, ConsumerChanges, changeable

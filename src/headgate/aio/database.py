@@ -13,7 +13,8 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from ..database import schema, statements
-from ..database.drivers import Row, database_name, literals, run_async
+from ..database.columns import literals
+from ..database.drivers import Row, database_name, run_async
 from ..database.encoding import dump_json, json_encoder
 from ..errors import (
     Conflict,

@@ -46,7 +46,7 @@ def add(
     body = {"name": name, "scopes": list(scopes), "streams": list(streams) or None, "rate_limit": rate_limit}
     if call.curl("POST", "tokens", body=given({**body, "lifetime": lifetime})):
         return
-    from ..database.drivers import Array  # here: no other command needs them
+    from ..database.columns import Array  # here: no other command needs them
     from ..database.encoding import interval
     from ..tokens import new_token
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..errors import DataNotSerializable, InvalidArgument, InvalidFilter, Invali
 from ..hints import ZONE
 from ..settings import Setting, Settings
 from . import statements
-from .drivers import Array
+from .columns import Array
 from .encoding import dump_json, interval, whole
 
 
@@ -47,17 +47,12 @@ def as_seconds(length: Any, what: str) -> float:
 
 
 def as_delay(delay: Any, deliver_at: Any) -> str | None:
-    """When a message is to be delivered: after a time, or at one, which the database's clock tells (`is_absolute`)."""
+    """When a message is to be delivered: after a time, or at one, which the database's clock tells."""
     if deliver_at is None:
         return interval(delay)
     if delay is not None:
         raise InvalidArgument("a message has both delay and deliver_at", hint="give one of them")
     return f"{statements.AT}{as_moment(deliver_at)}"
-
-
-def is_absolute(delays: Iterable[str | None] | None) -> bool:
-    """Whether any of these is a time, so that the statement has to be one that knows them."""
-    return delays is not None and any(d is not None and d.startswith(statements.AT) for d in delays)
 
 
 def as_position(position: Any) -> str | None:

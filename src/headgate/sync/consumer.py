@@ -16,7 +16,8 @@ from psycopg import Connection
 
 from .. import tracing
 from ..database import statements
-from ..database.drivers import Array, Row
+from ..database.columns import Array
+from ..database.drivers import Row
 from ..database.encoding import T, checked_text, error_text, interval, whole
 from ..database.encoding import decode as default_decode
 from ..database.forks import process_name

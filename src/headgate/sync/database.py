@@ -13,7 +13,8 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from ..database import schema, statements
-from ..database.drivers import Row, database_name, literals, run_sync
+from ..database.columns import literals
+from ..database.drivers import Row, database_name, run_sync
 from ..database.encoding import dump_json, json_encoder
 from ..errors import (
     Conflict,

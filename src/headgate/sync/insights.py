@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..database import schema, statements
-from ..database.drivers import Array, Row
+from ..database.columns import Array
+from ..database.drivers import Row
 from ..database.encoding import decode, interval, whole
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import tracing
 from ..database import statements
-from ..database.drivers import Array
-from ..database.encoding import T, checked_name, checked_text, decoder, dump_json, encode, whole
-from ..database.parameters import as_delay, as_settings, is_absolute
-from ..errors import InvalidArgument
+from ..database.columns import Array
+from ..database.encoding import T, checked_name, checked_text, decoder, whole
+from ..database.outgoing import columns_of
+from ..database.parameters import as_settings
 from ..settings import CONSUMER, STREAM, ConsumerOptions, StreamChanges, changeable
 from ..types import (
     ArchiveInfo,
@@ -71,9 +71,9 @@ class Stream:
 
     def _send(self, messages: Iterable[Any], key: str | None, conn: Any, *, batch: bool) -> list[int]:
         with tracing.sending(self.name) as span:
-            sent = columns(messages, key, None if span is None else span.carried, self.hg._dump)
-            query = statements.SEND_BATCH_AT if is_absolute(sent[4]) else statements.SEND_BATCH
-            seqs = list(self.hg.run(query, (self.name, *sent), conn)[0][0])
+            columns = columns_of(messages, key, None if span is None else span.carried, self.hg._dump)
+            query = statements.SEND_BATCH_AT if columns.has_times else statements.SEND_BATCH
+            seqs = list(self.hg.run(query, (self.name, *columns.parameters), conn)[0][0])
             if span is not None:
                 span.sent(seqs, batch=batch)
             return seqs
@@ -197,49 +197,3 @@ class Stream:
     def tick(self) -> int:
         """Records what has committed, if anything can have changed; returns the newest tick's id."""
         return int(self.hg.run(statements.TICK, (self.name,))[0][0])
-
-
-def columns(
-    messages: Iterable[Any], key: str | None, carried: tracing.Carried | None, dump: Callable[[Any], str]
-) -> list[Array | None]:
-    """Messages as the engine takes them: data, keys, headers, channels, delays and ids; None where nobody has one."""
-    if isinstance(messages, (str, bytes, bytearray, memoryview, dict)) or not isinstance(messages, Iterable):
-        raise InvalidArgument(
-            f"send_batch takes several messages, not a single {type(messages).__name__}",
-            hint="pass a list of them, or send() this one",
-        )
-    datas: Array = Array()
-    keys: Array = Array()
-    rest: dict[int, tuple[str | None, ...]] = {}  # headers, channel, delay and id, of those that have any
-    for i, m in enumerate(messages):
-        if type(m) is dict and not carried:  # the usual case
-            datas.append(dump(m))
-            keys.append(key)
-            continue
-        headers, channel, delay, id = None, None, None, None
-        if isinstance(m, Outgoing):
-            data, own_key, headers = m.data, key if m.key is None else m.key, m.headers
-            channel, delay, id = m.channel, as_delay(m.delay, m.deliver_at), m.id
-        elif isinstance(m, tuple):
-            if len(m) != 2:
-                raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
-            own_key, data = m
-        else:
-            data, own_key = m, key
-        text, headers = encode(data, headers, dump)
-        headers = tracing.carry(headers, carried)
-        datas.append(text)
-        keys.append(own_key if own_key is None or type(own_key) is str else checked_text(own_key, "key"))
-        if headers or channel is not None or delay is not None or id is not None:
-            rest[i] = (
-                dump_json(headers) if headers else None,
-                checked_text(channel, "channel"),
-                delay,
-                checked_text(id, "id"),
-            )
-    more: list[Array | None] = [None] * 4
-    if rest:
-        for c in range(4):
-            column = Array(rest[i][c] if i in rest else None for i in range(len(datas)))
-            more[c] = column if any(x is not None for x in column) else None
-    return [datas, keys if any(k is not None for k in keys) else None, *more]

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from ...types import ChannelInfo
-from ..http.call import Call
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .consumers import CONSUMER_PATH
 from .fields import Body, Limit, Milliseconds, Response, changes, fields_of
 

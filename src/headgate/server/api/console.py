@@ -6,9 +6,8 @@ from msgspec import Struct
 
 from ... import __version__
 from ..console import assets, sessions
-from ..http.call import Call
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from ..operate.auth import refuse_pages
 from .fields import Nothing
 

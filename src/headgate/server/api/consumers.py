@@ -11,9 +11,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from ...database import statements
 from ...settings import CONSUMER, changeable
 from ...types import ConsumerInfo, Push
-from ..http.call import Call
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from ..push.addresses import Refused
 from .fields import (
     Body,

@@ -9,9 +9,8 @@ from msgspec import Meta, Struct
 
 from ...database import statements
 from ...types import DeadLetter
-from ..http.call import Call
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .consumers import CONSUMER_PATH
 from .fields import Body, Count, DataLimit, Filter, Limit, Response, Seq, Text, fields_of
 from .payloads import Eyes

@@ -11,17 +11,13 @@ from msgspec import Meta, Struct
 
 from ... import tracing
 from ...database import statements
-from ...database.drivers import Array
-from ...database.encoding import dump_json
+from ...database.columns import Array, Columns
 from ...database.parameters import as_delay
-from ...errors import InvalidText
 from ...types import Attempt, LifeEvent, MessageState, PeekedMessage, State, StoredMessage
-from ..flow.batching import Sending
 from ..flow.searching import search
-from ..http.call import Call
 from ..http.errors import Problem
 from ..http.payload import to_text
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .consumers import CONSUMER_PATH
 from .fields import (
     MOST_SEQ,
@@ -292,39 +288,20 @@ def seq_of(call: Call) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 
-def columns(body: NewMessages, trace: tracing.Carried | None = None) -> Sending:
+def columns(body: NewMessages, trace: tracing.Carried | None = None) -> Columns:
     """The messages as the engine takes them. What is wrong with one is found here, before others share its commit."""
-    messages = body.messages
-    datas: list[str] = []
-    headers: list[str | None] = []
-    for m in messages:
-        text, given = to_text(m.data, m.headers)
-        given = tracing.carry(given, trace)
-        datas.append(text)
-        headers.append(dump_json(given) if given else None)
-    return Sending(
-        datas,
-        _column([m.key for m in messages]),
-        _column(headers),
-        _column([m.channel for m in messages]),
-        _column([_delay(m) for m in messages]),
-        _column([m.id for m in messages]),
-    )
+    made = Columns()
+    for m in body.messages:
+        text, headers = to_text(m.data, m.headers)
+        made.add(text, m.key, headers, m.channel, _delay(m), m.id, trace)
+    made.refuse_nul()
+    return made
 
 
 def _delay(m: NewMessage) -> str | None:
     if m.deliver_at is not None:
         return as_delay(m.delay_ms, m.deliver_at)
     return None if m.delay_ms is None else f"{m.delay_ms} milliseconds"
-
-
-def _column(values: list[str | None]) -> list[str | None] | None:
-    """The values, if there are any."""
-    if values.count(None) == len(values):
-        return None
-    if any(v is not None and "\x00" in v for v in values):
-        raise InvalidText("a NUL character cannot be stored", hint="remove the NUL")
-    return values
 
 
 VISIBLE: tuple[Literal["available"]] = ("available",)

@@ -11,8 +11,7 @@ from msgspec import Meta, Struct
 from ... import trouble
 from ...database import statements
 from ...types import ConsumerInfo, Finding, StreamInfo
-from ..http.call import Call
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .consumers import Consumer
 from .fields import Body, Limit, Milliseconds, Name, Seq
 from .streams import Stream

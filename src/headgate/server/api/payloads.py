@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...types import DeadLetter, PeekedMessage, StoredMessage
-from ..http.call import Call
+from ..http.routing import Call
 from ..operate.hiding import Hiding
 from .fields import as_json_value
 

@@ -16,10 +16,9 @@ from ... import tracing
 from ...aio import AsyncConsumer, AsyncMessage
 from ...errors import Error, InvalidArgument
 from ..flow.polling import Key
-from ..http.call import Call
 from ..http.errors import Problem
 from ..http.payload import to_json
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .consumers import CONSUMER_PATH
 from .fields import AckId, AckIds, Body, Limit, Milliseconds, Text, seconds
 

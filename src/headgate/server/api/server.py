@@ -14,10 +14,9 @@ from ...database import schema, statements
 from ...errors import ConnectionFailed, Error
 from ...types import ConsumerInfo, PostgresSourceInfo, StreamInfo
 from ..console import assets
-from ..http.call import Call
 from ..http.errors import Problem
 from ..http.openapi import docs_page, document
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from ..operate import metrics
 
 routes = Routes()

@@ -10,9 +10,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...errors import SourceNotFound
 from ...types import BackfillInfo, PostgresSourceInfo, SourceInfo
-from ..http.call import Call
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .fields import (
     Amount,
     Body,

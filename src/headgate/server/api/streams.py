@@ -7,8 +7,7 @@ from msgspec import Struct
 from ...database import statements
 from ...settings import STREAM, changeable
 from ...types import ArchiveInfo, SegmentInfo, StreamInfo
-from ..http.call import Call
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .fields import Body, Nothing, Response, Text, change_body, changes, fields_of, new_body, settings_of
 
 routes = Routes()

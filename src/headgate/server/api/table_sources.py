@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ... import types
-from ..http.call import Call
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .fields import Body, Identifier, PostgresUrl, Response, TableNames, Text, Where, fields_of
 from .sources import SOURCE_PATH, Backfill, Source, changed
 

@@ -8,9 +8,8 @@ from msgspec import Meta, Struct
 
 from ...database import statements
 from ...types import AuditEntry, TokenInfo
-from ..http.call import Call
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .fields import Body, Count, Filter, Limit, Nothing, Response, Seq, fields_of, seconds
 
 routes = Routes()

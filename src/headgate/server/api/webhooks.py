@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..http.call import Call
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from ..intake.webhooks import take
 
 routes = Routes()

@@ -8,8 +8,7 @@ from msgspec import Meta, Struct
 
 from ...database import statements
 from ...types import WorkerInfo
-from ..http.call import Call
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from .consumers import CONSUMER_PATH
 from .fields import Body, Response, fields_of
 

@@ -19,7 +19,7 @@ from time import monotonic
 
 from ...aio import AsyncHeadgate
 from ...database import statements
-from ...database.drivers import Array
+from ...database.columns import Array
 from ...service import Pace, TaskService
 from ..siblings import Alone, Siblings
 
@@ -142,7 +142,8 @@ class Polling(TaskService):
     def published(self, stream: str, seqs: Sequence[int]) -> None:
         """Messages were committed through this process."""
         if seqs:
-            self._siblings.published(stream, max(seqs), len(seqs))
+            if not isinstance(self._siblings, Alone):
+                self._siblings.published(stream, max(seqs), len(seqs))
             self.heard_of(stream, max(seqs), len(seqs))
         else:
             self._moved(stream, 0)

@@ -22,11 +22,10 @@ from ..intake.webhooks import sender
 from ..operate import auditing, pages
 from ..operate.auth import ANYBODY, Caller, refuse_pages
 from ..server import Server
-from .call import Call
 from .errors import Problem, problem
 from .limits import Gauge
 from .memory import LARGE, release
-from .routing import Route
+from .routing import Call, Route
 
 log = logging.getLogger("headgate.server")
 access = logging.getLogger("headgate.access")
