@@ -176,7 +176,7 @@ def checked_name(name: str, of: str) -> str:
     """`name`, or InvalidName when it cannot be one of a stream or consumer."""
     if not isinstance(name, str):
         raise InvalidName(f"{name!r} is not a name for a {of}", hint="pass the name as a str")
-    return _checked(name)
+    return checked(name)
 
 
 def whole(value: Any, what: str, bits: int = 31) -> int | None:
