@@ -441,7 +441,7 @@ MUTANTS = (
         "       )\n",
         ("storage", "compaction"),
         (
-            ("    if (seqs[n] < ending) is not true then\n", "    if false then\n"),
+            ("  if seqs[n] < ending then return seqs; end if;\n", "  return seqs;\n"),
             (", 50000)", ", 1)"),  # and less room ahead
         ),
     ),

@@ -8,20 +8,20 @@ MUTANTS = (
     # readers with marks
     Mutant(
         "a reader begins a span with what it has read",
-        "       || case when since->>'snap' <> '3:3:' then",
-        "       || case when false then",
+        "         || case when p_start->>'snap' <> '3:3:'  -- nothing is visible in that one\n",
+        "         || case when false\n",
         ("marks", "marks-channels"),
     ),
     Mutant(
         "a reader goes beyond its mark",
-        "  rest := format('pg_visible_in_snapshot(m.xid, %L)', \"end\"->>'snap')\n",
-        "  rest := 'true'\n",
+        "  select format('pg_visible_in_snapshot(m.xid, %L)', p_end->>'snap')\n",
+        "  select 'true'\n",
         ("marks", "marks-lanes"),
     ),
     Mutant(
         "a reader passes over late messages",
-        "    from unnest(late) r where upper(r) - 1 > pos and lower(r) <= upto;\n  -- which lanes",
-        "    from unnest(late) r where false;\n  -- which lanes",
+        "    from unnest(late) r where upper(r) - 1 > pos and lower(r) <= upto;\n  select * into shared",
+        "    from unnest(late) r where false;\n  select * into shared",
         ("marks",),
     ),
     Mutant(
@@ -32,8 +32,8 @@ MUTANTS = (
     ),
     Mutant(
         "parts of a span overlap",
-        "  lo bigint := greatest(pos, (since->>'lo')::bigint); first bigint;",
-        "  lo bigint := greatest(pos - 1, (since->>'lo')::bigint); first bigint;",
+        "  lo bigint := greatest(pos, (since->>'lo')::bigint); shared record;",
+        "  lo bigint := greatest(pos - 1, (since->>'lo')::bigint); shared record;",
         ("marks",),
     ),
     Mutant(

@@ -65,6 +65,20 @@ begin
   end if;
 end $$;
 
+-- check_limits(stream, max_concurrency, release_interval, advice): HG010, with this advice, where
+-- channels are limited that the stream has not.
+create or replace function headgate.check_limits(
+  s headgate.stream, p_max_concurrency int, p_release_interval interval, p_advice text)
+returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if (p_max_concurrency is not null or p_release_interval is not null) and s.lane_by = 'hash' then
+    perform headgate.fail('HG010',
+      format('stream "%s" has hashed lanes, which cannot be limited', s.name),
+      p_advice);
+  end if;
+end $$;
+
 -- backoff_delay(backoff, attempt) -> how long a message waits after its attempt-th delivery failed.
 create or replace function headgate.backoff_delay(p_backoff jsonb, p_attempt int) returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -109,12 +123,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
   set lock_timeout = '900ms' as $$
 declare c headgate.consumer := headgate.find_consumer(stream, name);
 begin
-  if (max_concurrency is not null or release_interval is not null)
-     and (headgate.find_stream(stream)).lane_by = 'hash' then
-    perform headgate.fail('HG010',
-                          format('stream "%s" has hashed lanes, which cannot be limited', stream),
-                          'limit the whole consumer: max_ack_pending');
-  end if;
+  perform headgate.check_limits(headgate.find_stream(stream), max_concurrency, release_interval,
+                                'limit the whole consumer: max_ack_pending');
   perform headgate.check_consumer('none', ack_wait, max_deliver, max_ack_pending, backoff,
                                   max_concurrency, release_interval, lease_time, max_waiting);
   if not clear <@ array['filter', 'max_deliver', 'max_ack_pending', 'backoff', 'max_concurrency',

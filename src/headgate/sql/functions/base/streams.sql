@@ -24,79 +24,57 @@ create or replace function headgate.create_stream(
   if_not_exists boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set lock_timeout = '900ms' as $$
-declare s int; made headgate.stream;
+declare
+  given headgate.stream;  -- null: not given
+  made headgate.stream;
+  added headgate.stream;
 begin
   perform headgate.check_name('stream', create_stream.name);
   if length(create_stream.name) > 50 and create_stream.name not like '%.dead' then
     perform headgate.check_name('stream', null);
   end if;
-  made.lanes := coalesce(create_stream.lanes, 16);
-  made.lane_by := coalesce(create_stream.lane_by, 'hash');
-  made.retain := coalesce(create_stream.retain, 'forever');
-  made.one_message_per_key := coalesce(create_stream.one_message_per_key, false);
-  made.process_unmodified := coalesce(create_stream.process_unmodified, false);
-  made.dedup_window := coalesce(create_stream.dedup_window, '5 minutes');
-  made.max_message_bytes := coalesce(create_stream.max_message_bytes, 16777216);
-  made.segment_rows := coalesce(create_stream.segment_rows, 1000000);
-  made.segment_bytes := coalesce(create_stream.segment_bytes, 1073741824);
-  made.compact_every := coalesce(create_stream.compact_every, '30 minutes');
-  perform headgate.check_stream(
-    made.lanes, made.lane_by, made.retain, create_stream.retain_up_to,
-    create_stream.retain_at_least,
-    create_stream.max_storage, made.max_message_bytes, made.segment_rows, made.segment_bytes,
-    create_stream.segment_age, made.compact_every);
+  select create_stream.name, create_stream.lanes, create_stream.lane_by, create_stream.retain,
+         create_stream.retain_up_to, create_stream.retain_at_least, create_stream.max_storage,
+         create_stream.one_message_per_key, create_stream.process_unmodified,
+         create_stream.dedup_window, create_stream.max_message_bytes, create_stream.segment_rows,
+         create_stream.segment_bytes, create_stream.segment_age, create_stream.compact_every
+    into given.name, given.lanes, given.lane_by, given.retain,
+         given.retain_up_to, given.retain_at_least, given.max_storage,
+         given.one_message_per_key, given.process_unmodified,
+         given.dedup_window, given.max_message_bytes, given.segment_rows,
+         given.segment_bytes, given.segment_age, given.compact_every;
+  made := headgate.with_defaults(given);
+  perform headgate.check_stream(made);
   insert into headgate.stream (
-      name, lanes, lane_by, retain, retain_up_to, retain_at_least, max_storage, one_message_per_key,
-      process_unmodified,
-      dedup_window, max_message_bytes, segment_rows, segment_bytes, segment_age, compact_every)
+      name, lanes, lane_by, retain, retain_up_to, retain_at_least, max_storage,
+      one_message_per_key, process_unmodified, dedup_window, max_message_bytes,
+      segment_rows, segment_bytes, segment_age, compact_every)
     values (
-      create_stream.name, made.lanes, made.lane_by, made.retain, create_stream.retain_up_to,
-      create_stream.retain_at_least, create_stream.max_storage, made.one_message_per_key,
-      made.process_unmodified,
-      made.dedup_window, made.max_message_bytes, made.segment_rows, made.segment_bytes,
-      create_stream.segment_age,
+      made.name, made.lanes, made.lane_by, made.retain, made.retain_up_to, made.retain_at_least,
+      made.max_storage, made.one_message_per_key, made.process_unmodified, made.dedup_window,
+      made.max_message_bytes, made.segment_rows, made.segment_bytes, made.segment_age,
       made.compact_every)
-    on conflict on constraint stream_name_key do nothing returning id into s;
-  if s is null then
+    on conflict on constraint stream_name_key do nothing returning * into added;
+  if added.id is null then
     if not coalesce(if_not_exists, false) then
       perform headgate.fail('HG002', format('stream "%s" exists already', create_stream.name),
         'choose another name, or say if_not_exists => true');
     end if;
     made := headgate.find_stream(create_stream.name);
-    perform headgate.fail_if_different(
-      format('stream "%s"', made.name), 'headgate.alter_stream',
-      array[
-        row('lanes', nullif(create_stream.lanes, made.lanes), made.lanes, 'headgate.set_lanes'),
-        row('lane_by', nullif(create_stream.lane_by, made.lane_by), made.lane_by, null),
-        row('retain', nullif(create_stream.retain, made.retain), made.retain, 'alter'),
-        row('retain_up_to', nullif(create_stream.retain_up_to, made.retain_up_to),
-            made.retain_up_to, 'alter'),
-        row('retain_at_least', nullif(create_stream.retain_at_least, made.retain_at_least),
-            made.retain_at_least, 'alter'),
-        row('max_storage', nullif(create_stream.max_storage, made.max_storage),
-            made.max_storage, 'alter'),
-        row('one_message_per_key',
-            nullif(create_stream.one_message_per_key, made.one_message_per_key),
-            made.one_message_per_key, null),
-        row('process_unmodified', nullif(create_stream.process_unmodified, made.process_unmodified),
-            made.process_unmodified, 'alter'),
-        row('dedup_window', nullif(create_stream.dedup_window, made.dedup_window),
-            made.dedup_window, 'alter'),
-        row('max_message_bytes', nullif(create_stream.max_message_bytes, made.max_message_bytes),
-            made.max_message_bytes, 'alter'),
-        row('segment_rows', nullif(create_stream.segment_rows, made.segment_rows),
-            made.segment_rows, 'alter'),
-        row('segment_bytes', nullif(create_stream.segment_bytes, made.segment_bytes),
-            made.segment_bytes, 'alter'),
-        row('segment_age', nullif(create_stream.segment_age, made.segment_age),
-            made.segment_age, 'alter'),
-        row('compact_every', nullif(create_stream.compact_every, made.compact_every),
-            made.compact_every, 'alter')
-      ]::headgate.setting[]);
+    perform headgate.fail_if_stream_differs(given, made);
     return made.id;
   end if;
-  insert into headgate.layout (stream, base, lanes, since) values (s, 0, made.lanes, '3');
-  execute format('create sequence headgate.seq_%s', s);
+  perform headgate.make_stream_tables(added);
+  return added.id;
+end $$;
+
+-- make_stream_tables(stream): the log, what is preserved of it, its views, its first segments and
+-- tick, and the functions that are generated for it. Writes layout, segment, tick; DDL.
+create or replace function headgate.make_stream_tables(s headgate.stream) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  insert into headgate.layout (stream, base, lanes, since) values (s.id, 0, s.lanes, '3');
+  execute format('create sequence headgate.seq_%s', s.id);
   execute format($ddl$
     create table headgate.message_%1$s (
       seq bigint not null default nextval('headgate.seq_%1$s'),
@@ -107,33 +85,31 @@ begin
       data text not null,
       headers jsonb,
       deliver_at timestamptz%3$s
-    ) partition by range (seq) $ddl$, s, case made.lane_by when 'hash' then 'int' else 'bigint' end,
-    case made.lane_by when 'channel' then ', channel text' end);
-  execute format('create unique index on headgate.message_%s (seq)', s);
-  execute format('create index on headgate.message_%s (lane, seq)', s);
+    ) partition by range (seq) $ddl$, s.id, case s.lane_by when 'hash' then 'int' else 'bigint' end,
+    case s.lane_by when 'channel' then ', channel text' end);
+  execute format('create unique index on headgate.message_%s (seq)', s.id);
+  execute format('create index on headgate.message_%s (lane, seq)', s.id);
   execute format(
-    'create index on headgate.message_%s using brin (created_at) with (pages_per_range = 32, autosummarize = on)', s);
-  if made.one_message_per_key then
-    execute format('create index on headgate.message_%s (key, seq) where key is not null', s);
+    'create index on headgate.message_%s using brin (created_at) with (pages_per_range = 32, autosummarize = on)', s.id);
+  if s.one_message_per_key then
+    execute format('create index on headgate.message_%s (key, seq) where key is not null', s.id);
   end if;
   execute format('create table headgate.preserved_%1$s (like headgate.message_%1$s, primary key (seq))',
-                 s);
-  select * into made from headgate.stream t where t.id = s;
+                 s.id);
   execute format(
     'create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
                  'union all select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.preserved_%3$s m where true%4$s',
-                 'log_' || create_stream.name,
-                 case made.lane_by when 'channel' then ', channel' end, s,
-                 headgate.newest_only(made, 'm'));
+                 'log_' || s.name,
+                 case s.lane_by when 'channel' then ', channel' end, s.id,
+                 headgate.newest_only(s, 'm'));
   execute format(
     'create view headgate.read_%1$s as select seq, xid, created_at, lane, key, data, headers, deliver_at, %2$s as channel from headgate.message_%1$s',
-                 s, case made.lane_by when 'channel' then 'channel' else 'null::text' end);
-  perform headgate.grant_views(made);
-  perform headgate.ensure_segments(s, 0);
+                 s.id, case s.lane_by when 'channel' then 'channel' else 'null::text' end);
+  perform headgate.grant_views(s);
+  perform headgate.ensure_segments(s.id, 0);
   insert into headgate.tick (stream, id, base, snap, lo, hi0, hi, bound)
-    select s, t, t, '3:3:', 0, 0, 0, '3' from nextval('headgate.tick_id') t;
-  perform headgate.build_stream(s);
-  return s;
+    select s.id, t, t, '3:3:', 0, 0, 0, '3' from nextval('headgate.tick_id') t;
+  perform headgate.build_stream(s.id);
 end $$;
 
 -- grant_views(stream): who looks may read its views, once there is the role.

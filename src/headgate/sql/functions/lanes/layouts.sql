@@ -42,8 +42,7 @@ declare
   fresh headgate.layout;
 begin
   perform headgate.need_read_committed('set_lanes');
-  perform headgate.check_stream(coalesce(n, 0), null, null, null, null, null, null, null, null,
-                                null, null);
+  perform headgate.check_lanes(coalesce(n, 0));
   if s.lane_by <> 'hash' then
     perform headgate.fail('HG010', format('stream "%s" has a lane for each %s', s.name, s.lane_by),
       'only the number of hashed lanes can be changed; here lanes come and go by themselves');

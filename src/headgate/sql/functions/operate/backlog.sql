@@ -92,58 +92,12 @@ begin
       select d.* from unnest($3) l (lane, name, unread, parked, rank)
        cross join lateral headgate.discovered_lanes(($1).id, l.lane) d),
     counted as (
-      select l.*, case when k.lane = l.lane then k.next_at end as next_at,
-             case when k.lane = l.lane then k.turn end as turn,
-             case when k.lane = l.lane then k.delivered - k.redelivered else 0 end as delivered,
-             coalesce(h.max_concurrency, ($1).max_concurrency) as max_concurrency,
-             coalesce(h.release_interval, ($1).release_interval) as release_interval,
-             case when u.looked <= $4 then u.hits else greatest(u.hits, l.unread) end as unread_now,
-             case when p.looked <= $4 then p.looked
-                  else greatest(p.looked, l.parked) end as parked_now,
-             case when p.looked <= $4 then p.delayed
-                  else p.delayed * greatest(p.looked, l.parked) / p.looked end as delayed,
-             u.looked <= $4 and p.looked <= $4 as exact,
-             least(u.first, p.first) as first, f.in_flight
-        from unnest($3) with ordinality l (lane, name, unread, parked, rank, nth)
-       cross join lateral (
-         select y.* from (
-           (select 1 as o, k.* from headgate.cursor k
-             where k.consumer = ($1).id and k.lane = l.lane limit 1)
-           union all
-           select 2, d.* from discovered d where d.lane = l.lane
-           union all
-           select 3, ($6).*) y
-          order by y.o limit 1) k
-       cross join lateral greatest(%2$s, ($2).lowest) r (start)
-       cross join lateral (
-         select count(*) as looked, count(*) filter (where x.hit) as hits,
-                min(x.seq) filter (where x.hit) as first from (
-           select m.seq, %3$s and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false))
-                         %4$s as hit
-             from headgate.message_%1$s m
-            where (m.lane, m.seq) > (l.lane, r.start) and (m.lane, m.seq) < (l.lane + 1, 0)
-            order by m.lane, m.seq limit $4 + 1) x) u
-       cross join lateral (
-         select count(*) as looked, min(x.seq) as first,
-                count(*) filter (where x.visible_at > clock_timestamp()
-                                   and x.visible_at < 'infinity') as delayed from (
-           select p.seq, p.visible_at from headgate.parked p
-            where p.consumer = ($1).id and p.lane = l.lane
-            order by p.seq limit $4 + 1) x) p
-       cross join lateral (
-         select coalesce(sum(cardinality(d.seqs) - (
-                  select count(*) from headgate.departed x
-                   where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)), 0)
-                  ::bigint as in_flight
-           from headgate.delivery d where d.consumer = ($1).id and d.lane = l.lane) f
-        left join lateral (
-          select h.* from headgate.channel h
-           where h.consumer = ($1).id and h.lane = l.lane limit 1) h on true)
+      %3$s)
     select coalesce(x.name, case when x.lane >= 288230376151711744 then (
              select m.name from (
-               select %5$s as name from headgate.message_%1$s m where m.seq = x.first
+               select %2$s as name from headgate.message_%1$s m where m.seq = x.first
                union all
-               select %5$s from headgate.preserved_%1$s m where m.seq = x.first) m limit 1) end),
+               select %2$s from headgate.preserved_%1$s m where m.seq = x.first) m limit 1) end),
            case when x.next_at = 'infinity' then 'full'
                 when x.next_at > clock_timestamp() then 'waiting'
                 when x.next_at is not null or x.unread_now > 0 then 'ready'
@@ -164,10 +118,67 @@ begin
               from counted x) x
       join unnest($3) with ordinality l (lane, name, unread, parked, rank, nth) on l.nth = x.shown
      order by x.shown $q$,
-    s.id, headgate.read_up_to_sql('k', s.id::text), headgate.unread_sql('k'),
-    headgate.newest_only(s, 'm'), case s.lane_by when 'channel' then 'm.channel' else 'm.key' end)
+    s.id, case s.lane_by when 'channel' then 'm.channel' else 'm.key' end,
+    headgate.counted_backlog_sql(s))
     using c, here, p_lanes, bound, p_sort, g;
 end $$;
+
+-- counted_backlog_sql(stream) -> the SQL of what count_backlog counts of each lane of $3: of up to
+-- $4 messages that are unread, and of up to $4 that are parked. ($1: consumer; $2: look; $6:
+-- gatherer.)
+create or replace function headgate.counted_backlog_sql(s headgate.stream) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format($q$
+    select l.*, case when k.lane = l.lane then k.next_at end as next_at,
+           case when k.lane = l.lane then k.turn end as turn,
+           case when k.lane = l.lane then k.delivered - k.redelivered else 0 end as delivered,
+           coalesce(h.max_concurrency, ($1).max_concurrency) as max_concurrency,
+           coalesce(h.release_interval, ($1).release_interval) as release_interval,
+           case when u.looked <= $4 then u.hits else greatest(u.hits, l.unread) end as unread_now,
+           case when p.looked <= $4 then p.looked
+                else greatest(p.looked, l.parked) end as parked_now,
+           case when p.looked <= $4 then p.delayed
+                else p.delayed * greatest(p.looked, l.parked) / p.looked end as delayed,
+           u.looked <= $4 and p.looked <= $4 as exact,
+           least(u.first, p.first) as first, f.in_flight
+      from unnest($3) with ordinality l (lane, name, unread, parked, rank, nth)
+     cross join lateral (
+       select y.* from (
+         (select 1 as o, k.* from headgate.cursor k
+           where k.consumer = ($1).id and k.lane = l.lane limit 1)
+         union all
+         select 2, d.* from discovered d where d.lane = l.lane
+         union all
+         select 3, ($6).*) y
+        order by y.o limit 1) k
+     cross join lateral greatest(%2$s, ($2).lowest) r (start)
+     cross join lateral (
+       select count(*) as looked, count(*) filter (where x.hit) as hits,
+              min(x.seq) filter (where x.hit) as first from (
+         select m.seq, %3$s and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false))
+                       %4$s as hit
+           from headgate.message_%1$s m
+          where (m.lane, m.seq) > (l.lane, r.start) and (m.lane, m.seq) < (l.lane + 1, 0)
+          order by m.lane, m.seq limit $4 + 1) x) u
+     cross join lateral (
+       select count(*) as looked, min(x.seq) as first,
+              count(*) filter (where x.visible_at > clock_timestamp()
+                                 and x.visible_at < 'infinity') as delayed from (
+         select p.seq, p.visible_at from headgate.parked p
+          where p.consumer = ($1).id and p.lane = l.lane
+          order by p.seq limit $4 + 1) x) p
+     cross join lateral (
+       select coalesce(sum(cardinality(d.seqs) - (
+                select count(*) from headgate.departed x
+                 where x.consumer = d.consumer and x.lane = d.lane and x.delivery = d.id)), 0)
+                ::bigint as in_flight
+         from headgate.delivery d where d.consumer = ($1).id and d.lane = l.lane) f
+      left join lateral (
+        select h.* from headgate.channel h
+         where h.consumer = ($1).id and h.lane = l.lane limit 1) h on true $q$,
+    s.id, headgate.read_up_to_sql('k', s.id::text), headgate.unread_sql('k'),
+    headgate.newest_only(s, 'm'))
+$$;
 
 -- one_backlog(consumer, stream, channel) -> the row of channel_backlog for this channel, if
 -- anything is known of it. A sample is looked at only when there is more than can be counted.

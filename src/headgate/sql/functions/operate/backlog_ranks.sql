@@ -124,10 +124,39 @@ declare
   share float8 := headgate.parked_share(c.id);  -- the part of what is parked that is looked at
   after_lane bigint := split_part(p_after, ':', 1)::bigint;
   after_rank bigint := case when p_sort <> 'name' then split_part(p_after, ':', 2)::bigint end;
+  rank text := -- by which lanes are sorted, of y
+      case p_sort when 'waiting' then '999999999999999999 - (y.unread + y.parked)::bigint'
+                  when 'oldest' then 'coalesce(y.first, 999999999999999999)'
+                  else '(y.name is null)::int::bigint' end;
   after_name text := substr(p_after, nullif(strpos(p_after, ':='), 0) + 2);  -- null: it has none
 begin
   execute format($q$
-    with seen as (
+    with %1$s,
+    ranked as (
+      select z.*, case when $4 = 'name' then z.name collate "C" end as rank_name
+        from (select * from busy union all select y.*, %2$s as rank from idle y) z)
+    select array_agg((z.lane, z.name, z.unread::bigint, z.parked::bigint, z.rank)
+                     ::headgate.backlog_lane order by z.rank, z.rank_name, z.lane)
+      from (select * from ranked z
+             where ($8 is null or z.lane = $8)
+               and ($6 is null or case
+                     when $4 <> 'name' then (z.rank, z.lane) > ($5, $6)
+                     when $7 is null then z.name is null and z.lane > $6
+                     else z.name is null or (z.rank_name, z.lane) > ($7 collate "C", $6) end)
+             order by z.rank, z.rank_name, z.lane limit $9) z $q$,
+    headgate.seen_lanes_sql(p_sort, not here.complete, share, rank), rank)
+    into r using c, here, share, p_sort, after_rank, after_lane, after_name, p_lane, p_max, s;
+  return coalesce(r, '{}');
+end $$;
+
+-- seen_lanes_sql(sort, with furthest, share of parked, rank) -> the SQL (for a `with`) of the lanes
+-- of rank_backlog: `busy`, in which something was met, and `idle`, if a page is not full without
+-- them.
+create or replace function headgate.seen_lanes_sql(
+  p_sort text, p_with_furthest boolean, p_share float8, p_rank text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format($q$
+    seen as (
       select * from headgate.seen_backlog($1, $10, $2)
       %1$s),
     parked as (
@@ -158,29 +187,13 @@ begin
        where ($4 = 'name' or $9 > (
                 select count(*) from busy z where $6 is null or (z.rank, z.lane) > ($5, $6)))
          and not exists (select from busy z where z.lane = y.lane)
-       group by y.lane),
-    ranked as (
-      select z.*, case when $4 = 'name' then z.name collate "C" end as rank_name
-        from (select * from busy union all select y.*, %3$s as rank from idle y) z)
-    select array_agg((z.lane, z.name, z.unread::bigint, z.parked::bigint, z.rank)
-                     ::headgate.backlog_lane order by z.rank, z.rank_name, z.lane)
-      from (select * from ranked z
-             where ($8 is null or z.lane = $8)
-               and ($6 is null or case
-                     when $4 <> 'name' then (z.rank, z.lane) > ($5, $6)
-                     when $7 is null then z.name is null and z.lane > $6
-                     else z.name is null or (z.rank_name, z.lane) > ($7 collate "C", $6) end)
-             order by z.rank, z.rank_name, z.lane limit $9) z $q$,
+       group by y.lane) $q$,
     -- what hangs far behind, and is not met in a sample
-    case when p_sort = 'oldest' and not here.complete then
+    case when p_sort = 'oldest' and p_with_furthest then
       'union all select x.lane, x.name, 0, x.first from headgate.furthest_behind($1, $2, $9) x' end,
-    case when share < 1 then format('tablesample system (%s) repeatable (1)', share * 100) end,
-    case p_sort when 'waiting' then '999999999999999999 - (y.unread + y.parked)::bigint'
-                when 'oldest' then 'coalesce(y.first, 999999999999999999)'
-                else '(y.name is null)::int::bigint' end)
-    into r using c, here, share, p_sort, after_rank, after_lane, after_name, p_lane, p_max, s;
-  return coalesce(r, '{}');
-end $$;
+    case when p_share < 1 then format('tablesample system (%s) repeatable (1)', p_share * 100) end,
+    p_rank)
+$$;
 
 -- parked_share(consumer id) -> the share of the table `parked` to look at: all of it while the
 -- consumer has at most 20,000 rows there.

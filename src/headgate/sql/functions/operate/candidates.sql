@@ -121,7 +121,6 @@ declare
   each bigint;             -- so much of a lane is looked at
   start bigint;            -- where the gatherer's part of the log begins
   more record;
-  direction text := case when p_backward then 'desc' else 'asc' end;
 begin
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   select count(*) into lanes from (
@@ -137,49 +136,86 @@ begin
   if lanes <= 1024 then
     each := greatest(50, 20000 / greatest(lanes, 1));
     looked := lanes * each;
-    execute format($q$
-      select coalesce(array_agg(x.seq) filter (where x.is_hit), '{}'),
-             %4$s(x.seq) filter (where x.is_edge)
-        from (select k.* from headgate.cursor k
-               where k.consumer = ($1).id and k.lane >= 0 and (k.next_at is not null or $6)
-              union all
-              select k.* from headgate.told_lanes(($1).id) k where not $6) k
-       cross join lateral greatest($2, %5$s) r (start)
-       cross join lateral (
-         select y.seq, y.is_hit, y.nth = $5 or row_number() over () = $4 as is_edge from (
-           select m.seq, %2$s
-              and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) as is_hit,
-                  row_number() over () as nth
-             from (select m.seq, m.xid, m.key from headgate.message_%1$s m
-                    where (m.lane, m.seq) > (k.lane, r.start) and (m.lane, m.seq) < (k.lane, $3)
-                    order by m.lane %3$s, m.seq %3$s limit $5) m) y
-          where y.is_hit or y.nth = $5 limit $4) x $q$,
-      p_stream, headgate.unread_sql('k'), direction, case when p_backward then 'max' else 'min' end,
-      headgate.read_up_to_sql('k', p_stream::text))
-      into seqs, edge using c, p_low, p_high, n, each, g.lane is null;
+    select x.seqs, x.edge into seqs, edge
+      from headgate.next_of_lanes(
+        c, p_stream, p_low, p_high, p_backward, n, each, g.lane is null) x;
     if g.lane is null then return; end if;
     start := headgate.read_up_to(p_stream, g);
   else
-    perform set_config('enable_hashjoin', 'on', true);  -- until the end of this function
     -- so many lanes are awake that the log itself is read, from where the first of them is
-    select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1, headgate.read_up_to(p_stream, g),
-                 (
-             select min(lower(t.late)) - 1 from headgate.tick t
-              where t.stream = p_stream and t.late is not null))
-      into start
-      from (select k.pos, k.to_lo, k.late from headgate.cursor k
-             where k.consumer = c.id and k.lane >= 0 and k.next_at is not null
-            union all
-            select k.pos, k.to_lo, k.late from headgate.cursor k  -- those that there is word of
-             where k.consumer = c.id and k.lane >= 0 and k.next_at is null
-               and k.lane in (select w.lane from headgate.wake w where w.consumer = c.id
-                              union all
-                              select x.lane from headgate.discovered x where x.consumer = c.id)
-            union all
-            select greatest(x.from_lo, x.first_seq - 1), x.to_lo, x.late
-              from headgate.discovered x where x.consumer = c.id) k;
+    start := headgate.first_awake(c, g, p_stream);
   end if;
-  perform set_config('enable_hashjoin', 'on', true);  -- until the end of this function
+  select * into more
+    from headgate.next_of_log(c, g, p_stream, greatest(p_low, start), p_high, p_backward);
+  seqs := seqs || more.seqs;
+  looked := looked + more.looked;
+  edge := case when p_backward then greatest(edge, more.edge) else least(edge, more.edge) end;
+end $$;
+
+-- next_of_lanes(consumer, stream id, low, high, backward, n, each, all) -> the part of next_unread
+-- for lanes that are awake or that there is word of (all: for every lane): of each lane up to n,
+-- found among `each` messages.
+create or replace function headgate.next_of_lanes(
+  c headgate.consumer, p_stream int, p_low bigint, p_high bigint, p_backward boolean, n int,
+  p_each bigint, p_all boolean, out seqs bigint[], out edge bigint)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format($q$
+    select coalesce(array_agg(x.seq) filter (where x.is_hit), '{}'),
+           %4$s(x.seq) filter (where x.is_edge)
+      from (select k.* from headgate.cursor k
+             where k.consumer = ($1).id and k.lane >= 0 and (k.next_at is not null or $6)
+            union all
+            select k.* from headgate.told_lanes(($1).id) k where not $6) k
+     cross join lateral greatest($2, %5$s) r (start)
+     cross join lateral (
+       select y.seq, y.is_hit, y.nth = $5 or row_number() over () = $4 as is_edge from (
+         select m.seq, %2$s
+            and (($1).pattern is null or coalesce(m.key ~ ($1).pattern, false)) as is_hit,
+                row_number() over () as nth
+           from (select m.seq, m.xid, m.key from headgate.message_%1$s m
+                  where (m.lane, m.seq) > (k.lane, r.start) and (m.lane, m.seq) < (k.lane, $3)
+                  order by m.lane %3$s, m.seq %3$s limit $5) m) y
+        where y.is_hit or y.nth = $5 limit $4) x $q$,
+    p_stream, headgate.unread_sql('k'),
+    case when p_backward then 'desc' else 'asc' end, case when p_backward then 'max' else 'min' end,
+    headgate.read_up_to_sql('k', p_stream::text))
+    into seqs, edge using c, p_low, p_high, n, p_each, p_all;
+end $$;
+
+-- first_awake(consumer, gatherer, stream id) -> what lanes that are awake, or that there is word
+-- of, and the gatherer have still to come to lies above.
+create or replace function headgate.first_awake(
+  c headgate.consumer, g headgate.cursor, p_stream int) returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_hashjoin = on as $$
+declare start bigint;
+begin
+  select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1, headgate.read_up_to(p_stream, g),
+               (
+           select min(lower(t.late)) - 1 from headgate.tick t
+            where t.stream = p_stream and t.late is not null))
+    into start
+    from (select k.pos, k.to_lo, k.late from headgate.cursor k
+           where k.consumer = c.id and k.lane >= 0 and k.next_at is not null
+          union all
+          select k.pos, k.to_lo, k.late from headgate.cursor k  -- those that there is word of
+           where k.consumer = c.id and k.lane >= 0 and k.next_at is null
+             and k.lane in (select w.lane from headgate.wake w where w.consumer = c.id
+                            union all
+                            select x.lane from headgate.discovered x where x.consumer = c.id)
+          union all
+          select greatest(x.from_lo, x.first_seq - 1), x.to_lo, x.late
+            from headgate.discovered x where x.consumer = c.id) k;
+  return start;
+end $$;
+
+-- next_of_log(consumer, gatherer, stream id, low, high, backward) -> the part of next_unread for
+-- the log itself: what is unread among the next 5,000 messages, and how many were looked at.
+create or replace function headgate.next_of_log(
+  c headgate.consumer, g headgate.cursor, p_stream int, p_low bigint, p_high bigint,
+  p_backward boolean, out seqs bigint[], out edge bigint, out looked bigint)
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_hashjoin = on as $$
+begin
   execute format($q$
     with near as materialized (
       select m.seq, m.lane, m.xid, m.key from headgate.message_%1$s m
@@ -192,11 +228,9 @@ begin
                select %2$s from headgate.cursor k where k.consumer = ($1).id and k.lane = m.lane),
                case when d.lane is not null then %7$s end, %3$s) as is_hit
         from near m left join discovered d on d.lane = m.lane) y $q$,
-    p_stream, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction,
+    p_stream, headgate.unread_sql('k'), headgate.unread_sql('($2)'),
+    case when p_backward then 'desc' else 'asc' end,
     headgate.discovered_among_sql('lanes'), case when p_backward then 'min' else 'max' end,
     headgate.unread_sql('d'))
-    into more using c, g, greatest(p_low, start), p_high;
-  seqs := seqs || more.seqs;
-  looked := looked + more.looked;
-  edge := case when p_backward then greatest(edge, more.edge) else least(edge, more.edge) end;
+    into seqs, edge, looked using c, g, p_low, p_high;
 end $$;

@@ -88,6 +88,29 @@ begin
         select from headgate.discovered x where x.consumer = c.id limit n + 1) x) > n then
     exact := false;
   else
+    select x.looked, x.hits into looked, count from headgate.unread_awake(c, n) x;
+    exact := looked <= n;
+  end if;
+  if exact then
+    select x.looked, x.hits into ahead from headgate.unread_gathered(c, g, n) x;
+    exact := ahead.looked <= n;
+    count := count + ahead.hits;
+  end if;
+  if exact then return; end if;
+  if seen is null then
+    select sum(x.unread) into seen
+      from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
+  end if;
+  count := greatest(n, seen)::bigint;
+end $$;
+
+-- unread_awake(consumer, n) -> of the lanes that are awake, or that there is word of: how many
+-- messages were looked at (n + 1 at most), and how many of them are unread.
+create or replace function headgate.unread_awake(
+  c headgate.consumer, n int, out looked bigint, out hits bigint)
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
   execute format($q$
     select count(*),
            count(*) filter (where (($1).pattern is null or m.key ~ ($1).pattern) and m.counts)
@@ -104,35 +127,47 @@ begin
              limit $2 + 1) m $q$,
     c.stream, headgate.read_up_to_sql('k', c.stream::text), headgate.ahead_sql('k'),
     headgate.not_discarded_sql('k'))
-    into looked, count using c, n;
-  exact := looked <= n;
-  end if;
-  if exact then
-    execute format($q$
-      select count(*) as looked, count(*) filter (where
-          (($1).pattern is null or m.key ~ ($1).pattern)
-          and not exists (select from headgate.discovered x
-                           where x.consumer = ($1).id and x.lane = m.lane)
-          and not exists (select from headgate.wake w
-                            join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
-                           where w.consumer = ($1).id and w.lane = m.lane)
-          and not exists (select from headgate.cursor k
-                           where k.consumer = ($1).id and k.lane = m.lane
-                             and (k.next_at is not null or not %2$s))) as unread
-        from (select m.seq, m.xid, m.lane, m.key from headgate.message_%1$s m
-               where m.seq > $4 and %3$s
-               order by m.seq limit $2 + 1) m $q$,
-      c.stream, headgate.unread_sql('k'), headgate.unread_sql('($3)'))
-      into ahead using c, n, g, headgate.read_up_to(c.stream, g);
-    exact := ahead.looked <= n;
-    count := count + ahead.unread;
-  end if;
-  if exact then return; end if;
-  if seen is null then
-    select sum(x.unread) into seen
-      from headgate.seen_backlog(c, s, headgate.look_at_backlog(c, s)) x;
-  end if;
-  count := greatest(n, seen)::bigint;
+    into looked, hits using c, n;
+end $$;
+
+-- unread_gathered(consumer, gatherer, n) -> the same of what the gatherer has still to come to,
+-- without the lanes that unread_awake looks at.
+create or replace function headgate.unread_gathered(
+  c headgate.consumer, g headgate.cursor, n int, out looked bigint, out hits bigint)
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  execute format($q$
+    select count(*) as looked, count(*) filter (where
+        (($1).pattern is null or m.key ~ ($1).pattern)
+        and not exists (select from headgate.discovered x
+                         where x.consumer = ($1).id and x.lane = m.lane)
+        and not exists (select from headgate.wake w
+                          join headgate.cursor k on k.consumer = w.consumer and k.lane = w.lane
+                         where w.consumer = ($1).id and w.lane = m.lane)
+        and not exists (select from headgate.cursor k
+                         where k.consumer = ($1).id and k.lane = m.lane
+                           and (k.next_at is not null or not %2$s))) as unread
+      from (select m.seq, m.xid, m.lane, m.key from headgate.message_%1$s m
+             where m.seq > $4 and %3$s
+             order by m.seq limit $2 + 1) m $q$,
+    c.stream, headgate.unread_sql('k'), headgate.unread_sql('($3)'))
+    into looked, hits using c, n, g, headgate.read_up_to(c.stream, g);
+end $$;
+
+-- sent_at(stream id, seq) -> when a message was sent; null when it is gone.
+create or replace function headgate.sent_at(p_stream int, p_seq bigint) returns timestamptz
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare r timestamptz;
+begin
+  if p_seq is null then return null; end if;
+  execute format($q$
+    select m.created_at from (
+      select m.seq, m.created_at from headgate.message_%1$s m
+      union all
+      select m.seq, m.created_at from headgate.preserved_%1$s m) m
+     where m.seq = $1 limit 1 $q$, p_stream) into r using p_seq;
+  return r;
 end $$;
 
 -- consumer_facts(consumer) -> unread_count, floor_of and oldest_unacked at once: who lists
@@ -148,7 +183,7 @@ declare
   newest headgate.tick;
   most bigint;       -- of a lane so many messages are counted
   longest bigint;    -- the most that one had
-  held bigint;       -- the first message in flight or parked
+  held bigint;       -- the first message in flight or parked, if there is one
   held_since timestamptz;
 begin
   if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
@@ -183,14 +218,7 @@ begin
   end if;
   held := least((select min(f.seq) from headgate.in_flight f where f.consumer = c.id),
                 (select min(p.seq) from headgate.parked p where p.consumer = c.id));
-  if held is not null then
-    execute format($q$
-      select m.created_at from (
-        select m.seq, m.created_at from headgate.message_%1$s m
-        union all
-        select m.seq, m.created_at from headgate.preserved_%1$s m) m
-       where m.seq = $1 limit 1 $q$, c.stream) into held_since using held;
-  end if;
+  held_since := headgate.sent_at(c.stream, held);
   floor := least(floor, headgate.late_floor(c, newest), held - 1);
   oldest_unacked := least(oldest_unacked, held_since);
 exception when undefined_table or internal_error then

@@ -51,21 +51,34 @@ begin
        order by k.next_at limit 1;
     end if;
     continue when since is null or (since > before and not r.paused);
-    if r.paused then
-      return query select 'note', format('consumer %s/%s', r.stream, r.name),
-        format('Consumer "%s" of stream "%s" is paused, and %s, since %s.',
-               r.name, r.stream, waits, date_trunc('second', since)),
-        format('When it may go on: select headgate.resume(%L, %L);', r.stream, r.name);
-    else
-      return query select 'problem', format('consumer %s/%s', r.stream, r.name),
-        format('Consumer "%s" of stream "%s" has stopped: it received nothing since %s, '
-               'and %s, since %s.',
-               r.name, r.stream, date_trunc('second', r.turn), waits, date_trunc('second', since)),
-        format(
-          'Start its workers, or see in their logs why they do not receive. If it is not needed '
-               'any more: select headgate.drop_consumer(%L, %L);', r.stream, r.name);
-    end if;
+    return query select * from headgate.stands_still(
+      r.stream, r.name, r.paused, r.turn, waits, since);
   end loop;
+end $$;
+
+-- stands_still(stream, consumer, paused, turn, p_waits, since) -> the finding that a consumer is
+-- paused or received nothing since `turn`, while this waits.
+create or replace function headgate.stands_still(
+  p_stream text, p_consumer text, p_paused boolean, p_turn timestamptz, p_waits text,
+  p_since timestamptz)
+returns table (severity text, subject text, finding text, advice text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_paused then
+    return query select 'note', format('consumer %s/%s', p_stream, p_consumer),
+      format('Consumer "%s" of stream "%s" is paused, and %s, since %s.',
+             p_consumer, p_stream, p_waits, date_trunc('second', p_since)),
+      format('When it may go on: select headgate.resume(%L, %L);', p_stream, p_consumer);
+  else
+    return query select 'problem', format('consumer %s/%s', p_stream, p_consumer),
+      format('Consumer "%s" of stream "%s" has stopped: it received nothing since %s, '
+             'and %s, since %s.',
+             p_consumer, p_stream, date_trunc('second', p_turn), p_waits,
+             date_trunc('second', p_since)),
+      format(
+        'Start its workers, or see in their logs why they do not receive. If it is not needed '
+             'any more: select headgate.drop_consumer(%L, %L);', p_stream, p_consumer);
+  end if;
 end $$;
 
 -- first_unread_at(stream id, consumer id, to_hi, last seq, unread) -> when the first message that

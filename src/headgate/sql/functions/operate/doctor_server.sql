@@ -51,6 +51,13 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
               and has_schema_privilege(n.role, 'headgate', 'usage'))
    group by n.role, n.functions
   union all
+  select e.* from headgate.examine_public_rights() e
+$$;
+
+-- examine_public_rights(): rights that everybody has.
+create or replace function headgate.examine_public_rights()
+returns table (severity text, subject text, finding text, advice text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
   select 'problem', 'rights',
          format('Every role of this server may call %s functions of Headgate, such as %s.',
                 count(*), min(p.oid::regprocedure::text)),
@@ -98,6 +105,44 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
    where u.used >= u.most * 0.8
 $$;
 
+-- xmin_holder() -> who holds back vacuum the most, in any database of this server: for how many
+-- transactions, and how to end that.
+create or replace function headgate.xmin_holder(out age int, out who text, out how text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select * from (
+    select greatest(age(a.backend_xmin), age(a.backend_xid)) as age,
+           format('session %s (user %s, database "%s")', a.pid, a.usename, a.datname) as who,
+           format('End it: select pg_terminate_backend(%s);', a.pid) as how
+      from pg_stat_activity a
+     where a.pid <> pg_backend_pid() and a.backend_type <> 'autovacuum worker'
+    union all
+    select age(p.transaction),
+           format('prepared transaction "%s" of database "%s"', p.gid, p.database),
+           case when p.database = current_database()
+                then format('End it: rollback prepared %L;', p.gid)
+                -- nothing that a shell reads otherwise
+                when p.database || p.gid ~ '^[A-Za-z0-9_.-]+$'
+                then
+                  format('End it: `psql -d %s -c "rollback prepared ''%s''"`.', p.database, p.gid)
+                else format('End it, in that database: rollback prepared %L.', p.gid) end
+      from pg_prepared_xacts p
+    union all
+    select greatest(age(r.xmin), age(r.catalog_xmin)),
+           format('replication slot "%s"', r.slot_name),
+           case when r.active
+                then
+                  format('End what lags behind there: select pg_terminate_backend(%s);',
+                         r.active_pid)
+                else format('Drop it, when nobody will read it: '
+                            'select pg_drop_replication_slot(%L);', r.slot_name) end
+      from pg_replication_slots r
+    union all
+    select age(r.backend_xmin), format('standby "%s"', r.application_name),
+           'End the long query there, or turn hot_standby_feedback off.'
+      from pg_stat_replication r) h
+   where h.age is not null order by h.age desc limit 1
+$$;
+
 -- examine_wraparound(patience): databases of this server, all of them, whose transaction ids or
 -- multixact ids were not frozen for twice as long as autovacuum should let them: it does not keep
 -- up, or somebody holds it back. The limit of 2 billion is the server's, whichever database comes
@@ -118,39 +163,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
        select case k.what when 'transaction' then age(d.datfrozenxid)
                           else mxid_age(d.datminmxid) end::bigint as age) x
      where x.age > 2 * current_setting(k.age_setting)::bigint),
-  holder as (
-    select * from (
-      select greatest(age(a.backend_xmin), age(a.backend_xid)) as age,
-             format('session %s (user %s, database "%s")', a.pid, a.usename, a.datname) as who,
-             format('End it: select pg_terminate_backend(%s);', a.pid) as how
-        from pg_stat_activity a
-       where a.pid <> pg_backend_pid() and a.backend_type <> 'autovacuum worker'
-      union all
-      select age(p.transaction),
-             format('prepared transaction "%s" of database "%s"', p.gid, p.database),
-             case when p.database = current_database()
-                  then format('End it: rollback prepared %L;', p.gid)
-                  -- nothing that a shell reads otherwise
-                  when p.database || p.gid ~ '^[A-Za-z0-9_.-]+$'
-                  then
-                    format('End it: `psql -d %s -c "rollback prepared ''%s''"`.', p.database, p.gid)
-                  else format('End it, in that database: rollback prepared %L.', p.gid) end
-        from pg_prepared_xacts p
-      union all
-      select greatest(age(r.xmin), age(r.catalog_xmin)),
-             format('replication slot "%s"', r.slot_name),
-             case when r.active
-                  then
-                    format('End what lags behind there: select pg_terminate_backend(%s);',
-                           r.active_pid)
-                  else format('Drop it, when nobody will read it: '
-                              'select pg_drop_replication_slot(%L);', r.slot_name) end
-        from pg_replication_slots r
-      union all
-      select age(r.backend_xmin), format('standby "%s"', r.application_name),
-             'End the long query there, or turn hot_standby_feedback off.'
-        from pg_stat_replication r) h
-     where h.age is not null order by h.age desc limit 1)
+  holder as (select * from headgate.xmin_holder())
   select case when o.is_late then 'problem' else 'warning' end, 'database ' || o.datname,
          format(
            'The oldest %s id in database "%s" is %s %ss old, although autovacuum freezes after %s; '

@@ -5,7 +5,18 @@
 create or replace function headgate.examine_storage(p_patience interval)
 returns table (severity text, subject text, finding text, advice text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; g record; f record; who text;
+begin
+  return query select e.* from headgate.examine_full() e;
+  return query select e.* from headgate.examine_segments() e;
+  return query select e.* from headgate.examine_removals(p_patience) e;
+  return query select e.* from headgate.examine_unacked() e;
+end $$;
+
+-- examine_full(): streams that are full, as of now.
+create or replace function headgate.examine_full()
+returns table (severity text, subject text, finding text, advice text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare s headgate.stream;
 begin
   for s in select * from headgate.stream x where headgate.is_full(x) loop  -- as of now
     return query
@@ -20,9 +31,18 @@ begin
           select sum(pg_total_relation_size(i.inhrelid))::bigint * 3 / 2 from pg_inherits i
            where i.inhparent = to_regclass('headgate.message_' || s.id))));
   end loop;
-  return query select e.* from headgate.examine_segments() e;
-  -- who has used the tables of a stream in a transaction that is still open: emptied or old
-  -- segments cannot go
+end $$;
+
+-- examine_removals(patience): emptied or old segments that cannot go, and who has used the tables
+-- of their stream in a transaction that is still open.
+create or replace function headgate.examine_removals(p_patience interval)
+returns table (severity text, subject text, finding text, advice text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream;
+  g record;  -- how many segments wait
+  who text;
+begin
   for s in select * from headgate.stream x
     where x.retain_up_to is not null
       or exists (select from headgate.segment e where e.stream = x.id and e.state = 'dropped') loop
@@ -53,6 +73,18 @@ begin
       case when who is null then 'Run maintenance: `headgate up`, a worker, or hg.maintenance().'
            else 'End these sessions'' transactions.' end;
   end loop;
+end $$;
+
+-- examine_unacked(): streams that keep messages until they are acked, and which consumer holds the
+-- oldest segment.
+create or replace function headgate.examine_unacked()
+returns table (severity text, subject text, finding text, advice text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream;
+  g record;  -- the segments that stay
+  f record;  -- the consumer that is behind
+begin
   for s in select * from headgate.stream x where x.retain = 'until_acked' loop
     select count(*) as segments, min(e.first_seq) as first_seq,
            (array_agg(e.end_seq order by e.id))[1] as end_seq,

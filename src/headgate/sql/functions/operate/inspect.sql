@@ -80,23 +80,50 @@ returns table (seq bigint, key text, data text, headers jsonb, created_at timest
   visible_at timestamptz, worker text, reason text, last_error text)
 language plpgsql stable set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off as $$
-declare
-  g headgate.cursor;
-  direction text := case when p_backward then 'desc' else 'asc' end;
-  only_these text := case when p_seqs is not null then ' and m.seq = any($5)' else '' end;
+declare g headgate.cursor;
 begin
   if p_seqs = '{}' then return; end if;
   select * into g from headgate.cursor k where k.consumer = c.id and k.lane = -1;
   -- first which, and only of these the data; a state that is asked of one table is one hash join
   return query execute format($q$
-    with stored as materialized (
+    with %3$s,
+    chosen as materialized (
+      select * from near x where x.state <> 'skipped' and ($6 is null or x.state = any($6))
+       order by x.seq %2$s limit $7)
+    select m.seq, m.key, m.data, m.headers, m.created_at, x.state,
+           case x.state when 'parked' then x.parked_attempt
+                when 'delivered' then x.delivered_attempt
+                        when 'dead' then coalesce(x.dead_attempt, 0) else 0 end,
+           case x.state when 'parked' then nullif(x.visible_at, 'infinity')
+                when 'delivered' then x.deadline end,
+           case x.state when 'delivered' then x.worker end,
+           case x.state when 'parked' then x.reason end,
+           case x.state when 'parked' then x.parked_error when 'dead' then x.dead_error end
+      from chosen x join (
+        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.message_%1$s m
+         where m.seq = any(array(select y.seq from chosen y))
+        union all
+        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.preserved_%1$s m
+         where m.seq = any(array(select y.seq from chosen y))) m on m.seq = x.seq
+     order by m.seq %2$s $q$,
+    s.id, case when p_backward then 'desc' else 'asc' end,
+    headgate.states_sql(s, p_seqs is not null))
+    using c, g, p_above, p_below, p_seqs, p_states, n;
+end $$;
+
+-- states_sql(stream, only seqs) -> the SQL (for a `with`) of the states of messages, `near`: of
+-- those between $3 and $4, or of the seqs $5 alone. ($1: consumer; $2: gatherer.)
+create or replace function headgate.states_sql(s headgate.stream, p_only_seqs boolean) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format($q$
+    stored as materialized (
       select m.seq, m.lane, m.key, m.xid, true as is_logged from headgate.message_%1$s m
-       where m.seq > $3 and m.seq < $4%5$s%6$s
+       where m.seq > $3 and m.seq < $4%4$s%5$s
       union all
       select m.seq, m.lane, m.key, m.xid, false from headgate.preserved_%1$s m
-       where m.seq > $3 and m.seq < $4%5$s%6$s),
+       where m.seq > $3 and m.seq < $4%4$s%5$s),
     lanes as materialized (select distinct m.lane from stored m),
-    discovered as materialized (%7$s),
+    discovered as materialized (%6$s),
     near as (
       select m.seq,
              case when p.seq is not null then 'parked'
@@ -108,7 +135,7 @@ begin
                        and coalesce(
                          (select %2$s from headgate.cursor k
                            where k.consumer = ($1).id and k.lane = m.lane),
-                                    case when y.lane is not null then %8$s end, %3$s, false) then
+                                    case when y.lane is not null then %7$s end, %3$s, false) then
                                       'available'
                   when z.seq is not null then 'discarded'
                   when e.seq is not null then 'dead'
@@ -126,31 +153,11 @@ begin
           join headgate.discarded z on z.consumer = ($1).id and z.seq = m.seq and z.seq > $3
             and z.seq < $4
                                       and z.at is not null
-        left join headgate.dead_seqs($1, $3, $4) e on e.seq = m.seq),
-    chosen as materialized (
-      select * from near x where x.state <> 'skipped' and ($6 is null or x.state = any($6))
-       order by x.seq %4$s limit $7)
-    select m.seq, m.key, m.data, m.headers, m.created_at, x.state,
-           case x.state when 'parked' then x.parked_attempt
-                when 'delivered' then x.delivered_attempt
-                        when 'dead' then coalesce(x.dead_attempt, 0) else 0 end,
-           case x.state when 'parked' then nullif(x.visible_at, 'infinity')
-                when 'delivered' then x.deadline end,
-           case x.state when 'delivered' then x.worker end,
-           case x.state when 'parked' then x.reason end,
-           case x.state when 'parked' then x.parked_error when 'dead' then x.dead_error end
-      from chosen x join (
-        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.message_%1$s m
-         where m.seq = any(array(select y.seq from chosen y))
-        union all
-        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.preserved_%1$s m
-         where m.seq = any(array(select y.seq from chosen y))) m on m.seq = x.seq
-     order by m.seq %4$s $q$,
-    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'), direction, only_these,
-    headgate.newest_only(s, 'm'),
+        left join headgate.dead_seqs($1, $3, $4) e on e.seq = m.seq) $q$,
+    s.id, headgate.unread_sql('k'), headgate.unread_sql('($2)'),
+    case when p_only_seqs then ' and m.seq = any($5)' else '' end, headgate.newest_only(s, 'm'),
     headgate.discovered_among_sql('lanes'), headgate.unread_sql('y'))
-    using c, g, p_above, p_below, p_seqs, p_states, n;
-end $$;
+$$;
 
 -- messages(stream, max, newest_first, filter, before, after) -> messages of a stream, whoever has
 -- read them.

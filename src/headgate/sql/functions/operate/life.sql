@@ -51,9 +51,7 @@ returns table (nth bigint, at timestamptz, event text, attempt int, worker text,
 language plpgsql stable set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-  x record;          -- where it is now
-  e record;          -- how it ended, if not by an ack
-  known_dead boolean;
+  x record;  -- where it is now
 begin
   return query
   select a.id * 3 + v.n, v.at, v.event, nullif(a.attempt, 0), a.worker, v.error, null::timestamptz
@@ -93,22 +91,37 @@ begin
     return next;
     return;
   end if;
+  return query
+    select l.* from headgate.life_ended(c, p_seq, x.state = 'done', nullif(x.attempt, 0)) l;
+end $$;
+
+-- life_ended(consumer, seq, is done, attempt) -> the last event of life_for, of a message that is
+-- nowhere at work any more; no row when it is not known.
+create or replace function headgate.life_ended(
+  c headgate.consumer, p_seq bigint, p_is_done boolean, p_attempt int)
+returns table (nth bigint, at timestamptz, event text, attempt int, worker text, error text,
+  until timestamptz)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare e record;  -- how it ended, if not by an ack
+begin
+  nth := 9223372036854775807;
+  attempt := p_attempt;
   select * into e from headgate.end_of(c, p_seq);
   if e.state = 'discarded' then
     event := 'discarded';
     select d.at into at from headgate.discarded d where d.consumer = c.id and d.seq = p_seq;
     return next;
   elsif e.state = 'dead' then
-    known_dead := exists (
-      select from headgate.attempt a where a.consumer = c.id and a.seq = p_seq and a.is_dead);
-    if not known_dead then  -- of a time before attempts were noted, or too long ago
+    -- not one that was told with its attempts: of a time before these were noted, or too long ago
+    if not exists (select from headgate.attempt a
+                    where a.consumer = c.id and a.seq = p_seq and a.is_dead) then
       event := 'dead';
       attempt := e.attempt;
       error := e.last_error;
       at := headgate.died_at(c, p_seq);
       return next;
     end if;
-  elsif x.state = 'done' then
+  elsif p_is_done then
     event := 'done';
     return next;
   end if;

@@ -8,22 +8,50 @@
 create or replace function headgate.maintain() returns table (task text, subject text, done bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream;
-  c headgate.consumer;
   n bigint;
   open boolean := headgate.is_open();
-  freed boolean;
-  began timestamptz;
-  ids int[] := array(select x.id from headgate.stream x order by x.id);
-  left_over int := cardinality(ids);
-  part int[];
+  freed boolean;  -- some stream's storage: one kind of table lock a call
 begin
   perform headgate.need_read_committed('maintain');
   -- ticks first: they must be made before this transaction has an id
   if not open then
     return query select 'tick', m.stream, m.tick from headgate.make_ticks(200) m;
   end if;
-  began := clock_timestamp();
+  return query select * from headgate.maintain_streams();
+  -- point: streams are maintained
+  return query select * from headgate.maintain_consumers(open);
+  -- these keep tables locked until the end of this call, so they come last, and not both
+  if not open then
+    perform headgate.take_samples(interval '15 milliseconds');
+    perform headgate.note_history();
+    -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
+    with mine as (select u.ctid from headgate.maintenance_run u
+                   where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
+    update headgate.maintenance_run u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
+    n := headgate.collect_staging();
+    if n > 0 then return query select 'collect staging', ''::text, n; end if;
+    return query select * from headgate.free_storage();
+    freed := found;
+  end if;
+  if not open and not freed then
+    return query select 'rewrite', r.name, r.pages from headgate.rewrite_small() r;
+  end if;
+end $$;
+
+-- maintain_streams() -> what was done in the streams whose turn it is: ticks are thinned out, what
+-- is out of date forgotten, room for messages made. Locks their rows (SKIP LOCKED); writes tick,
+-- message_id, layout, newest, attempt, segment, the log.
+create or replace function headgate.maintain_streams()
+returns table (task text, subject text, done bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  s headgate.stream;
+  n bigint;
+  began timestamptz := clock_timestamp();
+  ids int[] := array(select x.id from headgate.stream x order by x.id);
+  left_over int := cardinality(ids);
+  part int[];  -- whose turn it is
+begin
   while left_over > 0 loop
     part := headgate.next_turns('stream', ids, least(left_over, 32));
     left_over := left_over - cardinality(part);
@@ -57,10 +85,22 @@ begin
     end loop;
     exit when clock_timestamp() > began + interval '25 milliseconds';
   end loop;
-  -- point: streams are maintained
-  ids := array(select x.id from headgate.consumer x order by x.id);
-  left_over := cardinality(ids);
-  began := clock_timestamp();
+end $$;
+
+-- maintain_consumers(open) -> what was done for the consumers whose turn it is: deadlines that have
+-- passed, what is left of messages that are done, lanes and workers that are gone. In a transaction
+-- that is open already nothing that would hold others up.
+create or replace function headgate.maintain_consumers(p_open boolean)
+returns table (task text, subject text, done bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  c headgate.consumer;
+  n bigint;
+  began timestamptz := clock_timestamp();
+  ids int[] := array(select x.id from headgate.consumer x order by x.id);
+  left_over int := cardinality(ids);
+  part int[];  -- whose turn it is
+begin
   while left_over > 0 loop
     part := headgate.next_turns('consumer', ids, least(left_over, 96));
     left_over := left_over - cardinality(part);
@@ -73,34 +113,18 @@ begin
       if n > 0 then return query select 'forget departed', c.name, n; end if;
       n := headgate.pass_discarded(c);
       if n > 0 then return query select 'pass discarded', c.name, n; end if;
-      if not open and headgate.move_gatherer(c) then
+      if not p_open and headgate.move_gatherer(c) then
         return query select 'gather', c.name, 1::bigint;
       end if;
       n := headgate.forget_lanes(c);
       if n > 0 then return query select 'forget idle lanes', c.name, n; end if;
-      if c.leased and not open then
+      if c.leased and not p_open then
         n := headgate.expire_workers(c, clock_timestamp());
         if n > 0 then return query select 'expire workers', c.name, n; end if;
       end if;
     end loop;
     exit when clock_timestamp() > began + interval '15 milliseconds';
   end loop;
-  -- these keep tables locked until the end of this call, so they come last, and not both
-  if not open then
-    perform headgate.take_samples(interval '15 milliseconds');
-    perform headgate.note_history();
-    -- for the doctor, who says when nobody maintains; now and then, so that the row stays small
-    with mine as (select u.ctid from headgate.maintenance_run u
-                   where u.at < clock_timestamp() - interval '10 seconds' for update skip locked)
-    update headgate.maintenance_run u set at = clock_timestamp() from mine where u.ctid = mine.ctid;
-    n := headgate.collect_staging();
-    if n > 0 then return query select 'collect staging', ''::text, n; end if;
-    return query select * from headgate.free_storage();
-    freed := found;
-  end if;
-  if not open and not freed then
-    return query select 'rewrite', r.name, r.pages from headgate.rewrite_small() r;
-  end if;
 end $$;
 
 -- prepare_storage(stream ids) -> what was done in these streams, or in all: segments are ended and

@@ -24,19 +24,8 @@ begin
   select * into p from headgate.push x where x.consumer = c.id for update;
   if p.consumer is null then p.concurrency := 8; p.timeout := interval '15 seconds'; end if;
   if p_push ? 'url' then p.url := p_push ->> 'url'; end if;
-  if p.url is null
-     or p.url !~ '^https?://([A-Za-z0-9._~%-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?][!-~]*)?$'
-     or p.url ~ '#' or length(p.url) > 2000 then
-    perform headgate.fail('HG010', 'push needs a URL to post to',
-                          'give http:// or https://, a host and a path, without user, password or fragment');
-  end if;
   if p_push ? 'secret' then
     p.secrets := headgate.texts_of(p_push -> 'secret');
-  end if;
-  if p.secrets is null or cardinality(p.secrets) not between 1 and 5
-      or exists (select from unnest(p.secrets) s where not headgate.is_signing_secret(s, 24)) then
-    perform headgate.fail('HG010', 'push needs a secret to sign with',
-      'give whsec_ and 24 to 64 random bytes in base64, such as: echo whsec_$(openssl rand -base64 32); a list of up to 5 signs with each');
   end if;
   if jsonb_typeof(p_push -> 'concurrency') = 'number'
      and (p_push ->> 'concurrency')::numeric between 1 and 1000
@@ -53,6 +42,30 @@ begin
     perform headgate.fail('HG010', 'this timeout is not possible', 'choose 0.1 to 300 seconds');
   end if;
   if p_push ? 'headers' then p.headers := nullif(nullif(p_push -> 'headers', 'null'), '{}'); end if;
+  perform headgate.check_push(p);
+  insert into headgate.push as x (consumer, url, secrets, concurrency, timeout, headers)
+    values (c.id, p.url, p.secrets, p.concurrency, p.timeout, p.headers)
+    on conflict (consumer) do update
+      set version = excluded.version, url = excluded.url, secrets = excluded.secrets,
+      concurrency = excluded.concurrency, timeout = excluded.timeout, headers = excluded.headers,
+      note = null;
+end $$;
+
+-- check_push(push): HG010 unless URL, secrets and headers are possible.
+create or replace function headgate.check_push(p headgate.push) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p.url is null
+     or p.url !~ '^https?://([A-Za-z0-9._~%-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?][!-~]*)?$'
+     or p.url ~ '#' or length(p.url) > 2000 then
+    perform headgate.fail('HG010', 'push needs a URL to post to',
+                          'give http:// or https://, a host and a path, without user, password or fragment');
+  end if;
+  if p.secrets is null or cardinality(p.secrets) not between 1 and 5
+      or exists (select from unnest(p.secrets) s where not headgate.is_signing_secret(s, 24)) then
+    perform headgate.fail('HG010', 'push needs a secret to sign with',
+      'give whsec_ and 24 to 64 random bytes in base64, such as: echo whsec_$(openssl rand -base64 32); a list of up to 5 signs with each');
+  end if;
   if p.headers is not null
      and not coalesce(jsonb_typeof(p.headers) = 'object' and length(p.headers::text) <= 10000
                       and not exists (
@@ -64,12 +77,6 @@ begin
     perform headgate.fail('HG010', 'these headers cannot be sent along',
       'give an object of names and texts of plain ASCII; those of the connection, the content and the signature are not yours to set');
   end if;
-  insert into headgate.push as x (consumer, url, secrets, concurrency, timeout, headers)
-    values (c.id, p.url, p.secrets, p.concurrency, p.timeout, p.headers)
-    on conflict (consumer) do update
-      set version = excluded.version, url = excluded.url, secrets = excluded.secrets,
-      concurrency = excluded.concurrency, timeout = excluded.timeout, headers = excluded.headers,
-      note = null;
 end $$;
 
 -- texts_of(value) -> a JSON text, or list of texts, as text[]; null when it is neither.

@@ -19,7 +19,6 @@ end $$;
 -- repeats a secret.
 create or replace function headgate.check_source(r headgate.source) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare v jsonb := r.settings; bad text;
 begin
   perform headgate.refuse_dead(s) from headgate.stream s
    where s.id = r.stream and s.dead_of is not null;
@@ -28,6 +27,16 @@ begin
                           format('the scheme "%s" is not known', coalesce(r.scheme, 'null')),
                           'choose standard, github, stripe, hmac or none');
   end if;
+  perform headgate.check_source_secrets(r);
+  perform headgate.check_source_settings(r);
+  perform headgate.check_source_signature(r);
+end $$;
+
+-- check_source_secrets(source): HG010 unless it has the secrets that its scheme needs. No message
+-- repeats one.
+create or replace function headgate.check_source_secrets(r headgate.source) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
   if (r.scheme = 'none') <> (cardinality(r.secrets) = 0) then
     perform headgate.fail('HG010',
                           case
@@ -48,6 +57,15 @@ begin
                                  'give whsec_ and the base64 of the key, as the sender shows it; a list of up to 5 takes each'
       else 'give 8 to 1000 characters; a list of up to 5 takes each' end);
   end if;
+end $$;
+
+-- check_source_settings(source): HG010 unless its settings are possible.
+create or replace function headgate.check_source_settings(r headgate.source) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v jsonb := r.settings;
+  bad text;  -- the name of one that is not
+begin
   if jsonb_typeof(v) is distinct from 'object' then
     perform headgate.fail('HG010', 'the settings of a source are an object',
                           'give key, id, channel, headers, signature, tolerance, body or rate_limit');
@@ -81,18 +99,6 @@ begin
     perform headgate.fail('HG010', 'the headers to keep are not possible',
                           'give a list of up to 50 names');
   end if;
-  if (r.scheme = 'hmac') <> (v ? 'signature') or (r.scheme = 'hmac' and not coalesce(
-       jsonb_typeof(v -> 'signature') = 'object'
-       and (v #>> '{signature,header}') ~ '^[A-Za-z0-9_-]{1,100}$'
-       and coalesce(v #>> '{signature,algorithm}', 'sha256') in ('sha256', 'sha1', 'sha512')
-       and coalesce(v #>> '{signature,encoding}', 'hex') in ('hex', 'base64')
-       and coalesce(v #>> '{signature,prefix}', '') ~ '^[ -~]{0,50}$'
-       and not exists (select from jsonb_object_keys(v -> 'signature') k
-                        where k not in ('header', 'algorithm', 'encoding', 'prefix')), false)) then
-    perform headgate.fail('HG010',
-                          'with the scheme hmac, and only then, it must be said where the signature is',
-      'signature: {"header": "X-Signature", "algorithm": "sha256" | "sha1" | "sha512", "encoding": "hex" | "base64", "prefix": "sha256="}');
-  end if;
   if v ? 'tolerance'
      and not coalesce(jsonb_typeof(v -> 'tolerance') = 'number'
                       and (v ->> 'tolerance')::numeric between 1 and 86400, false) then
@@ -108,6 +114,26 @@ begin
       and (v ->> 'rate_limit')::numeric % 1 = 0, false) then
     perform headgate.fail('HG010', 'this rate_limit is not possible',
                           'choose 1 to 1000000 messages a second');
+  end if;
+end $$;
+
+-- check_source_signature(source): HG010 unless a source of the scheme hmac, and only such a one,
+-- says where the signature is.
+create or replace function headgate.check_source_signature(r headgate.source) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare v jsonb := r.settings;
+begin
+  if (r.scheme = 'hmac') <> (v ? 'signature') or (r.scheme = 'hmac' and not coalesce(
+       jsonb_typeof(v -> 'signature') = 'object'
+       and (v #>> '{signature,header}') ~ '^[A-Za-z0-9_-]{1,100}$'
+       and coalesce(v #>> '{signature,algorithm}', 'sha256') in ('sha256', 'sha1', 'sha512')
+       and coalesce(v #>> '{signature,encoding}', 'hex') in ('hex', 'base64')
+       and coalesce(v #>> '{signature,prefix}', '') ~ '^[ -~]{0,50}$'
+       and not exists (select from jsonb_object_keys(v -> 'signature') k
+                        where k not in ('header', 'algorithm', 'encoding', 'prefix')), false)) then
+    perform headgate.fail('HG010',
+                          'with the scheme hmac, and only then, it must be said where the signature is',
+      'signature: {"header": "X-Signature", "algorithm": "sha256" | "sha1" | "sha512", "encoding": "hex" | "base64", "prefix": "sha256="}');
   end if;
 end $$;
 

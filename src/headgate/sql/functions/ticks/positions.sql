@@ -102,18 +102,13 @@ begin
   end if;
   if start ? 'pos' then  -- in the middle of a span: that one is finished first
     since := start->'since';
-    target := (start || jsonb_build_object('floor', coalesce(start->'end_floor', start->'floor')))
-      - 'pos' - 'since' - 'end_floor';
+    target := headgate.whole_span(start);
     pos := (start->>'pos')::bigint;
     late := (start->>'late')::int8multirange;
   else
     since := coalesce(start->'bridge_to', start);
-    if until is null then
-      target := headgate.tick_mark(headgate.fresh_tick(s.id));
-    else
-      target := (until || jsonb_build_object('floor', coalesce(until->'end_floor', until->'floor')))
-        - 'pos' - 'since' - 'end_floor';
-    end if;
+    target := case when until is null then headgate.tick_mark(headgate.fresh_tick(s.id))
+                   else headgate.whole_span(until) end;
     select * into bridge from headgate.tick t
      where t.stream = s.id and t.id > (since->>'tick')::bigint and t.id < (target->>'tick')::bigint
        and t.bridge_to is not null order by t.id limit 1;
@@ -146,6 +141,13 @@ begin
   end if;
   return target;
 end $$;
+
+-- whole_span(mark) -> the mark at the end of its span, where it is in the middle of one.
+create or replace function headgate.whole_span(p_mark jsonb) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select (p_mark || jsonb_build_object('floor', coalesce(p_mark->'end_floor', p_mark->'floor')))
+         - 'pos' - 'since' - 'end_floor'
+$$;
 
 -- became_visible(stream id, start, end) -> the ranges of seqs between the floor and the lo of a
 -- mark in which messages lie that are visible at the end and were not at the start.

@@ -70,11 +70,8 @@ set enable_bitmapscan = off
 set jit = off as $$
 declare
   last headgate.tick;
-  t headgate.tick;
-  running xid8[];
-  fresh_min xid8;
-  old_bound xid8;
-  rows bigint;
+  hi0 bigint;   -- the last seq drawn before this transaction has an id, which a locked row gives it
+  rows bigint;  -- of a segment
   is_fresh boolean := p_open is null;
   is_same_cluster boolean;
   log regclass := 'headgate.seq_' || p_stream;
@@ -92,9 +89,8 @@ begin
     select h.own_table = 'headgate.cluster_identity'::regclass
            and h.xmin::text::bigint = (h.written_by::text::bigint & 4294967295)
       from headgate.cluster_identity h);
-  -- before this transaction has an id: locking a row gives it one
   begin
-    t.hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
+    hi0 := coalesce(p_hi0, pg_sequence_last_value(log), 0);
   exception when internal_error then  -- this waited for drop_stream, and the sequence is gone
     if to_regclass(format('headgate.seq_%s', p_stream)) is not null then raise; end if;
     return null;
@@ -120,6 +116,22 @@ begin
   if not is_same_cluster and headgate.bridge_restore(p_open) then
     return headgate.newest_tick(p_stream);
   end if;
+  return headgate.write_tick(p_stream, p_open, is_fresh, hi0, rows);
+end $$;
+
+-- write_tick(stream id, open, is fresh, hi0, rows) -> the tick that make_tick makes, or the newest
+-- that there is: another one may just have been made, or there were too many lately. The caller
+-- holds the stream's row, unless the tick is a private one (open). `rows`: of a segment. Writes
+-- tick, segment.
+create or replace function headgate.write_tick(
+  p_stream int, p_open boolean, is_fresh boolean, p_hi0 bigint, p_rows bigint)
+returns headgate.tick
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  last headgate.tick;
+  t headgate.tick;
+  log regclass := 'headgate.seq_' || p_stream;
+begin
   select k.* into last
     from headgate.tick k where k.stream = p_stream and k.base = k.id order by k.id desc limit 1;
   if not found then return null; end if;
@@ -127,6 +139,7 @@ begin
      and coalesce(pg_sequence_last_value(log), 0) = last.hi then
     return last;
   end if;
+  t.hi0 := p_hi0;
   t.at := clock_timestamp();
   t.paced_to := interval '1 millisecond'
     + case when last.paced_to between t.at and t.at + interval '1 second' then last.paced_to
@@ -150,6 +163,36 @@ begin
   t.base := case when p_open then last.id else t.id end;
   t.at := clock_timestamp();
   t.looked_at := last.looked_at;
+  t := headgate.with_late(t, last, p_open);
+  -- point: a tick knows who is late
+  insert into headgate.tick select t.*;
+  -- point: a tick is written
+  if not p_open then
+    -- (three quarters of what is made at a time: a new stream has that, and its first tick makes no
+    -- tables)
+    if (select g.end_seq from headgate.segment g where g.stream = p_stream order by g.id desc
+         limit 1)
+       <= t.hi + greatest(p_rows, 50000) * 3 / 4 then
+      perform headgate.ensure_segments(p_stream, 0);
+    end if;
+    -- (often and few: somebody waits for this tick. As many as are made meanwhile, and some that
+    -- were left)
+    if t.id % 32 = 0 then perform headgate.thin_ticks(p_stream, 128); end if;
+  end if;
+  return t;
+end $$;
+
+-- with_late(tick, last public tick, open) -> the tick with what it says of late transactions: those
+-- that are open and were late before, or are by now; where those that have ended left messages; and
+-- its lo.
+create or replace function headgate.with_late(t headgate.tick, last headgate.tick, p_open boolean)
+returns headgate.tick
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  running xid8[];
+  fresh_min xid8;  -- of those that are open and not late, the first
+  old_bound xid8;  -- who is older is late
+begin
   if last.late_xids is null and pg_snapshot_xmin(t.snap) = pg_snapshot_xmax(t.snap) then
     fresh_min := pg_snapshot_xmax(t.snap);  -- nothing is open, and nothing was late
   else
@@ -160,7 +203,7 @@ begin
         t.late_from := t.late_from || last.late_from[i];
       else
         t.late := coalesce(t.late, '{}')
-                  + headgate.written_by(p_stream, last.late_xids[i], last.late_from[i], last.lo);
+                  + headgate.written_by(t.stream, last.late_xids[i], last.late_from[i], last.lo);
       end if;
     end loop;
     if isempty(t.late) then t.late := null; end if;
@@ -168,13 +211,13 @@ begin
       -- transactions open for more than a second, or while 10,000 seqs went by, are late
       select k.bound into old_bound
         from headgate.tick k
-       where k.stream = p_stream and k.bound is not null
+       where k.stream = t.stream and k.bound is not null
          and (k.at <= t.at - interval '1 second' or k.hi0 <= t.hi0 - 10000)
        order by k.id desc limit 1;
       for i in 1 .. cardinality(running) loop
         if running[i] < old_bound and running[i] <> all(coalesce(t.late_xids, '{}')) then
           t.late_xids := t.late_xids || running[i];
-          t.late_from := t.late_from || headgate.lo_for(p_stream, running[i]);
+          t.late_from := t.late_from || headgate.lo_for(t.stream, running[i]);
         end if;
       end loop;
       select coalesce(min(x::text::bigint)::text::xid8, pg_snapshot_xmax(t.snap)) into fresh_min
@@ -184,26 +227,11 @@ begin
   -- Of a public one: when nothing older than it is open, what comes lies above its own hi0.
   t.lo := case when p_open then last.lo
                when fresh_min >= t.bound then greatest(last.lo, t.hi0)
-               else greatest(last.lo, headgate.lo_for(p_stream, fresh_min)) end;
+               else greatest(last.lo, headgate.lo_for(t.stream, fresh_min)) end;
   if not p_open and t.late_xids is not null
      and (t.looked_at is null or t.looked_at < t.at - interval '1 second') then
-    t.late_from := headgate.raise_late_from(p_stream, t.late_xids, t.late_from, t.hi0);
+    t.late_from := headgate.raise_late_from(t.stream, t.late_xids, t.late_from, t.hi0);
     t.looked_at := t.at;
-  end if;
-  -- point: a tick knows who is late
-  insert into headgate.tick select t.*;
-  -- point: a tick is written
-  if not p_open then
-    -- (three quarters of what is made at a time: a new stream has that, and its first tick makes no
-    -- tables)
-    if (select g.end_seq from headgate.segment g where g.stream = p_stream order by g.id desc
-         limit 1)
-       <= t.hi + greatest(rows, 50000) * 3 / 4 then
-      perform headgate.ensure_segments(p_stream, 0);
-    end if;
-    -- (often and few: somebody waits for this tick. As many as are made meanwhile, and some that
-    -- were left)
-    if t.id % 32 = 0 then perform headgate.thin_ticks(p_stream, 128); end if;
   end if;
   return t;
 end $$;

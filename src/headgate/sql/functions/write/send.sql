@@ -98,15 +98,19 @@ $template$;
 -- send_batch(stream, datas, keys, headers, channels, delays, ids) -> seqs, in the order of the
 -- messages. A message whose id was sent before, within the stream's dedup window, is not appended
 -- again: its first seq is returned. Data and headers of a message count toward max_message_bytes:
--- HG009. HG010 for a stream of dead letters.
+-- HG009. HG010 for a stream of dead letters. Room that a transaction makes helps others only when
+-- it commits, and until then nobody else can make any. Ticks and maintenance keep it ahead of need.
+-- When they evidently do not, a send does, unless it looks like part of a longer transaction: such
+-- a one makes room only for what it has drawn itself (append_beyond).
 create or replace function headgate.send_batch(
   stream text, datas text[], keys text[] default null, headers jsonb[] default null,
-  channels text[] default null,
-  delays interval[] default null, ids text[] default null) returns bigint[]
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+  channels text[] default null, delays interval[] default null, ids text[] default null)
+returns bigint[] language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream; x xid8; n int := coalesce(cardinality(datas), 0);
-  seqs bigint[]; largest bigint;
+  s headgate.stream;
+  x xid8;
+  n int := coalesce(cardinality(datas), 0);
+  seqs bigint[];
   ending bigint;  -- where the segments end
   room bigint;    -- how many seqs are left up to there
 begin
@@ -118,41 +122,21 @@ begin
   end if;
   if s.dead_of is not null then perform headgate.refuse_dead(s); end if;
   if n = 0 then return '{}'; end if;
-  if n > 10000 then
-    perform headgate.fail('HG010', format('%s messages in one batch', n),
-                          'send at most 10,000 messages in a call');
-  end if;
-  if cardinality(keys) <> n or cardinality(headers) <> n or cardinality(channels) <> n
-     or cardinality(delays) <> n or cardinality(ids) <> n then
-    perform headgate.fail('HG010', 'the arrays of a batch have different lengths',
-      'datas, keys, headers, channels, delays and ids each need one element a message (or null for the whole array)');
-  end if;
-  if channels is not null and s.lane_by <> 'channel' then
-    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name),
-      'leave channels out, or make the stream with lane_by => ''channel''');
+  if n > 10000 or cardinality(keys) <> n or cardinality(headers) <> n or cardinality(channels) <> n
+     or cardinality(delays) <> n or cardinality(ids) <> n
+     or (channels is not null and s.lane_by <> 'channel') then
+    perform headgate.refuse_batch(s, n, channels);
   end if;
   if pg_column_size(datas) + coalesce(pg_column_size(headers), 0) > s.max_message_bytes then
-    select max(octet_length(u.d) + coalesce(pg_column_size(u.h), 0)) into largest
-      from unnest(datas, headers) u (d, h);
-    if largest > s.max_message_bytes then
-      perform headgate.fail('HG009',
-                            format('a message of %s bytes is larger than stream "%s" takes (%s)',
-                                   largest, s.name, s.max_message_bytes),
-        'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
-    end if;
+    perform headgate.check_sizes(s, datas, headers);
   end if;
   if s.max_storage is not null then perform headgate.check_room(s); end if;
-  -- Room that a transaction makes helps others only when it commits, and until then nobody else
-  -- can make any. Ticks and maintenance keep it ahead of need. When they evidently do not, a send
-  -- does, unless it looks like part of a longer transaction: such a one makes room only for what
-  -- it has drawn itself (append_beyond).
   begin
     select g.end_seq,
            g.end_seq - coalesce(pg_sequence_last_value(('headgate.seq_' || s.id)::regclass), 0)
       into ending, room
       from headgate.segment g where g.stream = s.id order by g.id desc limit 1;
-  -- this waited for drop_stream, and what it waited for is gone (here alone: the sequence stays
-  -- locked until the end of the transaction)
+  -- this waited for drop_stream (here alone: the sequence stays locked until the transaction ends)
   exception when undefined_table or internal_error then
     if to_regclass('headgate.seq_' || s.id) is not null then raise; end if;
     perform headgate.stream_is_gone(s.name);
@@ -167,21 +151,54 @@ begin
     return headgate.send_versions(s, datas, keys, headers, channels, delays, ids);
   end if;
   x := pg_current_xact_id();
-  if ids is null then
-    if coalesce(current_setting('headgate.keeps_' || s.id, true), '') = 'y'
-       or headgate.keeps_plans(s.id) then
-      execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
-        into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
-    else
-      seqs := headgate.append_cold(s, x, keys, datas, headers, channels, delays, ending);
-    end if;
-    if (seqs[n] < ending) is not true then
-      return headgate.append_beyond(s, x, keys, datas, headers, channels, delays, seqs);
-    end if;
+  if ids is not null then
+    return headgate.send_once(s, x, datas, keys, headers, channels, delays, ids, ending);
+  elsif current_setting('headgate.keeps_' || s.id, true) = 'y' or headgate.keeps_plans(s.id) then
+    execute format('select headgate.append_%s($1, $2, $3, $4, $5, $6, $7, $8, $9)', s.id)
+      into seqs using x, s.base, s.lanes, keys, datas, headers, channels, delays, ending;
   else
-    seqs := headgate.send_once(s, x, datas, keys, headers, channels, delays, ids, ending);
+    seqs := headgate.append_cold(s, x, keys, datas, headers, channels, delays, ending);
   end if;
-  return seqs;
+  if seqs[n] < ending then return seqs; end if;
+  return headgate.append_beyond(s, x, keys, datas, headers, channels, delays, seqs);
+end $$;
+
+-- refuse_batch(stream, n, channels): HG010, for what is wrong with a batch of n messages: there are
+-- too many, the stream has no channels, or the arrays have different lengths.
+create or replace function headgate.refuse_batch(s headgate.stream, p_n int, p_channels text[])
+returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_n > 10000 then
+    perform headgate.fail('HG010', format('%s messages in one batch', p_n),
+                          'send at most 10,000 messages in a call');
+  end if;
+  if p_channels is not null and cardinality(p_channels) = p_n and s.lane_by <> 'channel' then
+    perform headgate.fail('HG010', format('stream "%s" has no channels', s.name),
+      'leave channels out, or make the stream with lane_by => ''channel''');
+  end if;
+  perform headgate.fail('HG010', 'the arrays of a batch have different lengths',
+    'datas, keys, headers, channels, delays and ids each need one element a message (or null for the whole array)');
+end $$;
+
+-- check_sizes(stream, datas, headers): HG009 when a message is larger than the stream takes.
+create or replace function headgate.check_sizes(s headgate.stream, datas text[], headers jsonb[])
+returns void
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select headgate.check_size(s, max(octet_length(u.d) + coalesce(pg_column_size(u.h), 0)))
+    from unnest(datas, headers) u (d, h)
+$$;
+
+-- check_size(stream, bytes): HG009 when a message of so many bytes is larger than the stream takes.
+create or replace function headgate.check_size(s headgate.stream, p_bytes bigint) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_bytes > s.max_message_bytes then
+    perform headgate.fail('HG009',
+      format('a message of %s bytes is larger than stream "%s" takes (%s)',
+             p_bytes, s.name, s.max_message_bytes),
+      'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
+  end if;
 end $$;
 
 -- refuse_dead(stream): HG010. Dead letters are written by the engine alone (append_dead): their

@@ -108,8 +108,6 @@ declare
   x xid8;
   n bigint;
   total bigint := 0;
-  largest bigint;
-  name text;
 begin
   if cardinality(names) <> cardinality(counts) then
     perform headgate.fail('HG010', 'names and counts have different lengths',
@@ -127,32 +125,11 @@ begin
     perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + coalesce(sum(c), 0)::bigint)
        from unnest(counts) c;
     -- a late transaction is told from one that never published by its lock on this table: take it
-    --   before drawing a seq
+    -- before drawing a seq
     execute format('lock table headgate.message_%s in row exclusive mode', s.id);
     x := pg_current_xact_id();
     for i in 1 .. coalesce(cardinality(names), 0) loop
-      perform from headgate.staging g
-       where g.name = names[i] and g.stream = s.id and g.writer = send_staged.writer
-         and g.batch = send_staged.batch;
-      if not found then
-        perform headgate.fail('HG030', format('what was staged as %s is gone', names[i]),
-                              'repeat the batch: a restarted Spark query does so');
-      end if;
-      execute format(
-        'select count(*), max(octet_length(data) + coalesce(octet_length(headers), 0)) '
-                     'from headgate.%I', names[i]) into n, largest;
-      if n <> counts[i] then
-        perform headgate.fail('HG030',
-                              format(
-                                '%s messages were staged, %s are left: the database was restarted meanwhile', counts[i], n),
-          'repeat the batch: a restarted Spark query does so');
-      end if;
-      if largest > s.max_message_bytes then
-        perform headgate.fail('HG009',
-                              format('a message of %s bytes is larger than stream "%s" takes (%s)',
-                                     largest, s.name, s.max_message_bytes),
-          'send a reference to the data instead, or raise the limit: headgate.alter_stream(name, max_message_bytes => …)');
-      end if;
+      n := headgate.check_staged(s, send_staged.writer, send_staged.batch, names[i], counts[i]);
       if s.one_message_per_key then
         perform headgate.send_upserts(s, names[i]);
       else
@@ -166,6 +143,36 @@ begin
   perform headgate.try_drop_staging(g.name) from headgate.staging g
     where g.writer = send_staged.writer and g.stream = s.id and g.batch <= send_staged.batch;
   return total;
+end $$;
+
+-- check_staged(stream, writer, batch, name, count) -> how many messages were staged in a table:
+-- HG030 unless it is there, is of this batch, and has as many as it has to hold; HG009 when one is
+-- larger than the stream takes.
+create or replace function headgate.check_staged(
+  s headgate.stream, p_writer text, p_batch bigint, p_name text, p_count bigint) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  n bigint;
+  largest bigint;
+begin
+  perform from headgate.staging g
+   where g.name = p_name and g.stream = s.id and g.writer = p_writer
+     and g.batch = p_batch;
+  if not found then
+    perform headgate.fail('HG030', format('what was staged as %s is gone', p_name),
+                          'repeat the batch: a restarted Spark query does so');
+  end if;
+  execute format(
+    'select count(*), max(octet_length(data) + coalesce(octet_length(headers), 0)) '
+                 'from headgate.%I', p_name) into n, largest;
+  if n <> p_count then
+    perform headgate.fail('HG030',
+                          format(
+                            '%s messages were staged, %s are left: the database was restarted meanwhile', p_count, n),
+      'repeat the batch: a restarted Spark query does so');
+  end if;
+  perform headgate.check_size(s, largest);
+  return n;
 end $$;
 
 -- move_staged(stream, xid, name, n): moves what was staged, n messages, into the log. Others may
