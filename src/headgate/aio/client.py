@@ -20,13 +20,13 @@ from .consumer import AsyncConsumer
 from .database import AsyncDatabase, needs_database
 from .insights import AsyncInsights
 from .message import AsyncMessage
-from .sources import AsyncSources
 from .stream import AsyncStream
 
 if TYPE_CHECKING:
     from ..maintenance import AsyncMaintenance
     from ..worker.lifecycle import AsyncWorker
     from ..worker.options import WorkerOptions
+    from .sources import AsyncSources
 
 
 class AsyncHeadgate(AsyncDatabase):
@@ -51,6 +51,8 @@ class AsyncHeadgate(AsyncDatabase):
     @cached_property
     def sources(self) -> AsyncSources:
         """The sources of the database."""
+        from .sources import AsyncSources  # here: it brings all that reading tables needs
+
         return AsyncSources(self)
 
     async def stream(

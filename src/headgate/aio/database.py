@@ -115,10 +115,11 @@ class AsyncDatabase:
         if self._given_url is None and self._server is None:
             self._server = await self._start_or_join(self._directory)
         try:
-            await self._check_server()
-            if migrate or (migrate is None and self._given_url is None):
+            migrates = migrate or (migrate is None and self._given_url is None)
+            await self._check(with_schema=not migrates)
+            if migrates:
                 await self.migrate(wait=wait, tell=tell)
-            await self._check_schema()
+                await self._check(with_schema=True)
             self._pool = AsyncPool(
                 self.url,
                 self._settings(),
@@ -285,14 +286,13 @@ class AsyncDatabase:
         except psycopg.Error as error:
             raise from_database(error) or error from error
 
-    async def _check_server(self) -> None:
+    async def _check(self, *, with_schema: bool) -> None:
+        """Raises what keeps this code from working with the server, or with the schema in it."""
         async with await self._connect() as conn:
-            if (error := schema.check_server(conn.info.server_version)) is not None:
-                raise error
-
-    async def _check_schema(self) -> None:
-        async with await self._connect() as conn:
-            if (error := schema.check(await installed(conn))) is not None:
+            error = schema.check_server(conn.info.server_version)
+            if error is None and with_schema:
+                error = schema.check(await installed(conn))
+            if error is not None:
                 raise error
 
 

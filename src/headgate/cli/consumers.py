@@ -12,8 +12,8 @@ from ..settings import CONSUMER, changeable, clearable
 from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given, options, stream_argument
-from .output import about, facts, talk
-from .replays import offer_replay
+from .lake_replay import offer_replay
+from .output import about, as_record, print_status
 from .settings import options_of, refusals
 
 ORDERS = click.Choice(CONSUMER["order"].choices)
@@ -99,8 +99,8 @@ def add(
     call.hg.stream(stream).consumer(name, create=True, exist_ok=if_not_exists, **chosen)
     offer_replay(call, stream, name, chosen, from_lake)
     if made is not None:
-        talk(f"it signs with {made}: the receiver needs it, and it is not shown again")
-    call.say(call.hg.insights.consumer(stream, name), name)
+        print_status(f"it signs with {made}: the receiver needs it, and it is not shown again")
+    call.print_data(call.hg.insights.consumer(stream, name), name)
 
 
 def _pushes(call: Call, stream: str, consumer: str) -> bool:
@@ -128,7 +128,7 @@ def show_all(call: Call, stream: str | None) -> None:
     if any(k.sampled_at for k in found):
         columns += ("sampled_at",)
     rows = [{**{c: getattr(k, c) for c in columns}, "lag": about(k.lag, k.exact)} for k in found]
-    call.say_rows(found, rows, columns, "there are no consumers yet")
+    call.print_rows(found, rows, columns, "there are no consumers yet")
 
 
 @command(consumers, "show", curl=True)
@@ -144,11 +144,11 @@ def _say(call: Call, stream: str, consumer: str) -> None:
     """The consumer; for people each fact of its pushing in a line, such as why the last attempt failed."""
     info = call.hg.insights.consumer(stream, consumer)
     if call.json or not info.push:
-        call.say(info)
+        call.print_data(info)
         return
-    record = facts(info)
+    record = as_record(info)
     pushed = {f"push {name}": value for name, value in record.pop("push").items()}
-    call.say({**record, **pushed})
+    call.print_data({**record, **pushed})
 
 
 @command(consumers, "edit", curl=True)
@@ -181,7 +181,7 @@ def remove(call: Call, stream: str | None, consumer: str | None, yes: bool) -> N
     found = call.hg.stream(stream).consumer(consumer)
     call.confirm(f"remove the consumer {consumer} of {stream} and its progress?", yes)
     found.drop()
-    call.say({"removed": consumer}, consumer)
+    call.print_data({"removed": consumer}, consumer)
 
 
 @command(consumers, "pause", curl=True)
@@ -191,7 +191,7 @@ def pause(call: Call, stream: str | None, consumer: str | None) -> None:
     stream, consumer = call.consumer(stream, consumer)
     if not call.curl("POST", *path(stream, consumer), "pause"):
         call.hg.stream(stream).consumer(consumer).pause()
-        call.say({"paused": True}, consumer)
+        call.print_data({"paused": True}, consumer)
 
 
 @command(consumers, "resume", curl=True)
@@ -201,7 +201,7 @@ def resume(call: Call, stream: str | None, consumer: str | None) -> None:
     stream, consumer = call.consumer(stream, consumer)
     if not call.curl("POST", *path(stream, consumer), "resume"):
         call.hg.stream(stream).consumer(consumer).resume()
-        call.say({"paused": False}, consumer)
+        call.print_data({"paused": False}, consumer)
 
 
 @command(consumers, "workers", curl=True)
@@ -214,7 +214,7 @@ def workers(call: Call, stream: str | None, consumer: str | None) -> None:
     call.hg.stream(stream).consumer(consumer)
     found = call.hg.insights.workers(stream, consumer)
     columns = ("name", "in_flight", "joined_at", "seen_at", "until", "lanes")
-    call.say_rows(found, [{c: getattr(w, c) for c in columns} for w in found], columns, "it has no workers")
+    call.print_rows(found, [{c: getattr(w, c) for c in columns} for w in found], columns, "it has no workers")
 
 
 @command(consumers, "seek", curl=True)
@@ -230,4 +230,4 @@ def seek(call: Call, stream: str | None, consumer: str | None, position: str | N
     to = int(position) if position.isdecimal() else position
     if not call.curl("POST", *path(stream, consumer), "seek", body={"to": to}):
         call.hg.stream(stream).consumer(consumer).seek(to)
-        call.say({"position": to}, to)
+        call.print_data({"position": to}, to)

@@ -43,7 +43,7 @@ def add(call: Call, name: str | None, if_not_exists: bool, **settings: Any) -> N
     if call.curl("POST", "streams", body={"name": name, **chosen, **leave}):
         return
     call.hg.stream(name, create=True, exist_ok=if_not_exists, **chosen)
-    call.say(call.hg.insights.stream(name), name)
+    call.print_data(call.hg.insights.stream(name), name)
 
 
 @command(streams, "list", curl=True)
@@ -68,7 +68,7 @@ def show_all(call: Call) -> None:
     columns: tuple[str, ...] = ("name", "messages", "size", "rate", "consumers", "last seq", "newest")
     if any(s.sampled_at for s in found):
         columns += ("sampled_at",)
-    call.say_rows(found, rows, columns, "there are no streams yet")
+    call.print_rows(found, rows, columns, "there are no streams yet")
 
 
 @command(streams, "show", curl=True)
@@ -78,7 +78,7 @@ def show(call: Call, stream: str | None) -> None:
     stream = call.stream(stream)
     if call.curl("GET", "streams", stream):
         return
-    call.say(call.hg.insights.stream(stream))
+    call.print_data(call.hg.insights.stream(stream))
 
 
 @command(streams, "edit", curl=True)
@@ -98,7 +98,7 @@ def edit(call: Call, stream: str | None, clear: tuple[str, ...], **settings: Any
     if call.curl("PATCH", "streams", stream, body={**changed, **dict.fromkeys(clear)}):
         return
     call.hg.stream(stream).alter(**changed, clear=clear)
-    call.say(call.hg.insights.stream(stream))
+    call.print_data(call.hg.insights.stream(stream))
 
 
 @command(streams, "remove", curl=True)
@@ -112,7 +112,7 @@ def remove(call: Call, stream: str | None, yes: bool) -> None:
     found = call.hg.insights.stream(stream)
     call.confirm(f"remove {stream} with {about(found.messages, found.exact)} messages?", yes)
     call.hg.stream(stream).drop()
-    call.say({"removed": stream}, stream)
+    call.print_data({"removed": stream}, stream)
 
 
 @command(streams, "set-lanes", curl=True)
@@ -125,7 +125,7 @@ def set_lanes(call: Call, stream: str | None, lanes: int | None) -> None:
     if call.curl("PATCH", "streams", stream, body={"lanes": lanes}):
         return
     call.hg.stream(stream).set_lanes(lanes)
-    call.say({"lanes": lanes}, lanes)
+    call.print_data({"lanes": lanes}, lanes)
 
 
 @command(streams, "segments")
@@ -136,7 +136,7 @@ def segments(call: Call, stream: str | None) -> None:
     found = call.direct.insights.segments(stream)
     columns = ("id", "state", "first_seq", "end_seq", "messages", "size", "created_at", "kept_by")
     rows = [{**{c: getattr(s, c, None) for c in columns}, "size": size(s.bytes)} for s in found]
-    call.say_rows(found, rows, columns, "there are no segments")
+    call.print_rows(found, rows, columns, "there are no segments")
 
 
 @command(streams, "archives", curl=True)
@@ -148,7 +148,7 @@ def archives(call: Call, stream: str | None) -> None:
         return
     found = call.hg.insights.archives(stream)
     columns = ("name", "place", "floor", "lag", "at", "waiting")
-    call.say_rows(found, [{c: getattr(a, c) for c in columns} for a in found], columns, "there are no archives")
+    call.print_rows(found, [{c: getattr(a, c) for c in columns} for a in found], columns, "there are no archives")
 
 
 @command(streams, "drop-archive", curl=True)
@@ -161,7 +161,7 @@ def drop_archive(call: Call, stream: str, archive: str, yes: bool) -> None:
         return
     call.confirm(f"forget the archive {archive} of {stream}? what is not in it may then be removed", yes)
     call.hg.stream(stream).drop_archive(archive)
-    call.say({"dropped": archive}, archive)
+    call.print_data({"dropped": archive}, archive)
 
 
 @command(streams, "compact")
@@ -169,4 +169,4 @@ def drop_archive(call: Call, stream: str, archive: str, yes: bool) -> None:
 def compact(call: Call, stream: str | None) -> None:
     """Remove closed segments of which only parked messages are left, and keep these."""
     count = call.direct.stream(call.stream(stream)).compact()
-    call.say({"compacted": count}, count)
+    call.print_data({"compacted": count}, count)

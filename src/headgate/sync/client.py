@@ -21,13 +21,13 @@ from .consumer import Consumer
 from .database import Database, needs_database
 from .insights import Insights
 from .message import Message
-from .sources import Sources
 from .stream import Stream
 
 if TYPE_CHECKING:
     from ..maintenance import Maintenance
     from ..worker.lifecycle import Worker
     from ..worker.options import WorkerOptions
+    from .sources import Sources
 
 
 class Headgate(Database):
@@ -52,6 +52,8 @@ class Headgate(Database):
     @cached_property
     def sources(self) -> Sources:
         """The sources of the database."""
+        from .sources import Sources  # here: it brings all that reading tables needs
+
         return Sources(self)
 
     def stream(

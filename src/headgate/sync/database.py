@@ -115,10 +115,11 @@ class Database:
         if self._given_url is None and self._server is None:
             self._server = self._start_or_join(self._directory)
         try:
-            self._check_server()
-            if migrate or (migrate is None and self._given_url is None):
+            migrates = migrate or (migrate is None and self._given_url is None)
+            self._check(with_schema=not migrates)
+            if migrates:
                 self.migrate(wait=wait, tell=tell)
-            self._check_schema()
+                self._check(with_schema=True)
             self._pool = Pool(
                 self.url,
                 self._settings(),
@@ -268,14 +269,13 @@ class Database:
         except psycopg.Error as error:
             raise from_database(error) or error from error
 
-    def _check_server(self) -> None:
+    def _check(self, *, with_schema: bool) -> None:
+        """Raises what keeps this code from working with the server, or with the schema in it."""
         with self._connect() as conn:
-            if (error := schema.check_server(conn.info.server_version)) is not None:
-                raise error
-
-    def _check_schema(self) -> None:
-        with self._connect() as conn:
-            if (error := schema.check(installed(conn))) is not None:
+            error = schema.check_server(conn.info.server_version)
+            if error is None and with_schema:
+                error = schema.check(installed(conn))
+            if error is not None:
                 raise error
 
 

@@ -25,7 +25,7 @@ def observe(call: Call, once: bool, sort: str, search: str) -> None:
 
         seen = look(call.hg, sort, search)
         rows = [f"{x.trouble.word:8} {x.info.stream}/{x.info.name}  lag {x.info.lag:,}" for x in seen.lines]
-        call.say(seen.as_json(), "\n".join(rows))
+        call.print_data(seen.as_json(), "\n".join(rows))
         return
     try:
         from ..observe.app import Observe  # here: no other command needs it
