@@ -7,7 +7,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ...database import statements
 from ..http.routing import Call, Routes
 from .consumers import CONSUMER_PATH
 from .fields import Body
@@ -54,4 +53,4 @@ async def get_consumer_history(call: Call) -> list[Past]:
 
 async def _past(call: Call, stream: str | None, consumer: str | None) -> list[Past]:
     since = f"{call.query.minutes} minutes"
-    return [Past(*row) for row in await call.server.hg.run(statements.HISTORY, (stream, consumer, since))]
+    return [Past(*row) for row in await call.server.histories.get(stream, consumer, since)]

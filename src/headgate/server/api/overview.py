@@ -107,7 +107,10 @@ class Pipeline(Struct):
 
 @routes.route("GET", "/api/overview", scope="monitor", query=OverviewQuery, answer=Overview)
 async def get_overview(call: Call) -> Overview:
-    """Streams and consumers, those in trouble first, and what they make together. At most a second old."""
+    """Streams and consumers, those in trouble first, and what they make together, as at `at`.
+
+    That is a second ago, or, where looking takes long, up to sixty times as long.
+    """
     q: OverviewQuery = call.query
     at, all_streams, all_consumers = await call.server.overview.get()
     streams = [s for s in all_streams if call.caller.may_use(s.name)]
