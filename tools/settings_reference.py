@@ -10,7 +10,6 @@ import click
 
 import sql_reference
 from headgate.cli import app
-from headgate.database import schema
 from headgate.server.settings import Settings as ServerSettings
 from headgate.settings import CONSUMER, STREAM, Settings, http_field
 
@@ -68,17 +67,10 @@ ENVIRONMENT = """
 TABLE = "\n| setting | default | HTTP | command line | meaning |\n|---|---|---|---|---|\n"
 
 
-def arguments(function: str) -> dict[str, str]:
-    """The optional arguments of an SQL function and their defaults; of those that are null, what the function takes."""
+def arguments(function: str) -> list[str]:
+    """The names of the optional arguments of an SQL function, in their order."""
     signature = sql_reference.headers()[function][1]
-    found = re.findall(r'"?(\w+)"? [\w\[\]]+ default (\'[^\']*\'|[^,]+)', signature)
-    body = (
-        schema.functions_script()
-        .partition(f"create or replace function headgate.{function}(")[2]
-        .partition("\nend $$")[0]
-    )
-    taken = dict(re.findall(r'coalesce\((?:create_\w+\.)?"?(\w+)"?, (\'[^\']*\'|\w+)\)', body))
-    return {name: taken.get(name, default).strip().strip("'") for name, default in found}
+    return re.findall(r'"?(\w+)"? [\w\[\]]+ default ', signature)
 
 
 def page() -> str:
@@ -98,14 +90,15 @@ def _rows(noun: str, settings: Settings) -> Iterator[str]:
     assert isinstance(group, click.Group)
     leave = next(p for p in group.commands["add"].params if p.name == "if_not_exists")
     assert isinstance(leave, click.Option)
-    for name, default in arguments(f"create_{noun}").items():  # in SQL's order
+    for name in arguments(f"create_{noun}"):  # in SQL's order
         if name == "if_not_exists":
-            field, option, mark = name, "if-not-exists", ""
+            field, option, mark, default = name, "if-not-exists", "", "false"
             meaning = f"{leave.help} In Python `exist_ok`, which is true by default."
         else:
             row = settings[name]
+            default = row.default or ""
             field, option, mark = http_field(name), name.replace("_", "-"), "" if row.fixed else " ✎"
             option = "push-url" if row.kind == "push" else option  # it has several
             meaning = row.help.replace("|", "\\|")
-        shown = {"null": "none"}.get(default, f"`{default}`")
+        shown = f"`{default}`" if default else "none"
         yield f"| `{name}`{mark} | {shown} | `{field}` | `--{option}` | {meaning} |\n"

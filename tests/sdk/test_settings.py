@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from typing import Any
 
+import psycopg
 import pytest
 
 import headgate
 import settings_reference
-from headgate.settings import CONSUMER, STREAM, Settings, changeable, clearable
+from headgate.settings import CONSUMER, STREAM, Setting, Settings, changeable, clearable
 from headgate.types import ConsumerInfo, StreamInfo
 
 TABLES = pytest.mark.parametrize(("noun", "table"), [("stream", STREAM), ("consumer", CONSUMER)])
@@ -22,10 +24,24 @@ def test_sql_takes_these_settings(noun: str, table: Settings) -> None:
     assert set(settings_reference.arguments(f"alter_{noun}")) == {*changeable(table), "clear"}
 
 
-@TABLES
-def test_defaults_are_those_of_sql(noun: str, table: Settings) -> None:
-    made = settings_reference.arguments(f"create_{noun}")
-    assert {name: made[name] for name in table} == {name: row.default or "null" for name, row in table.items()}
+def test_defaults_are_those_of_the_engine(hg: headgate.Headgate, db: psycopg.Connection[Any]) -> None:
+    """What a stream and a consumer have that are made without any settings."""
+    stream = hg.stream("plain", create=True)
+    consumer = stream.consumer("plain", create=True)
+    for table, info in ((STREAM, stream.info()), (CONSUMER, consumer.info())):
+        for name, row in table.items():
+            if name != "start":
+                assert getattr(info, name) == as_value(row, db), name
+
+
+def as_value(row: Setting, db: psycopg.Connection[Any]) -> Any:
+    """A default as the SDK gives it back."""
+    if row.default is None:
+        return None
+    kind = {"length": "interval", "flag": "boolean", "count": "bigint", "bytes": "bigint"}.get(row.kind, "text")
+    found = db.execute(f"select %s::{kind}", [row.default]).fetchone()
+    assert found is not None
+    return found[0]
 
 
 @pytest.mark.parametrize(("table", "info"), [(STREAM, StreamInfo), (CONSUMER, ConsumerInfo)])
