@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from ..readable import size
 from ..settings import STREAM, changeable, clearable
 from .app import app
 from .call import Call, command, given, options, stream_argument
-from .output import about, size
+from .output import about
 from .settings import options_of, refusals
 
 LANE_BY = click.Choice(STREAM["lane_by"].choices)
