@@ -17,7 +17,7 @@ from .. import tracing
 from ..database import statements
 from ..database.columns import Array
 from ..database.drivers import Row
-from ..database.encoding import T, checked_text, error_text, interval, whole
+from ..database.encoding import T, as_int, checked_text, error_text, interval
 from ..database.encoding import decode as default_decode
 from ..database.forks import process_name
 from ..database.parameters import as_seconds
@@ -108,7 +108,7 @@ class AsyncConsumer(AsyncConsumerOperations, Generic[T]):
         pause = SHORTEST_POLL
         while True:
             began = time_ns()
-            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None, *more)
+            params = (self.name, as_int(batch_size, "batch_size"), worker or self.worker_name, done or None, *more)
             try:
                 rows = await self._claim(params, max(0.0, deadline - monotonic()))
             except BaseException as error:

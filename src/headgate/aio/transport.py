@@ -212,7 +212,7 @@ class AsyncTransport:
             found.error,
             code=found.code,
             is_undone=found.is_refused,
-            passes=found.code in failures.PASSING,
+            passes=found.code in failures.TRANSIENT_CODES,
             retry_after=_seconds(head.get(b"retry-after")),
         )
 

@@ -179,7 +179,7 @@ def checked_name(name: str, of: str) -> str:
     return checked(name)
 
 
-def whole(value: Any, what: str, bits: int = 31) -> int | None:
+def as_int(value: Any, what: str, bits: int = 31) -> int | None:
     """`value`, or InvalidArgument when it is no whole number that the engine's functions take (63 bits: a bigint)."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**bits):
         raise InvalidArgument(f"{what} {value!r} is not possible", hint="pass a whole number within reason")

@@ -11,7 +11,7 @@ from ..hints import ZONE
 from ..settings import Setting, Settings
 from . import statements
 from .columns import Array
-from .encoding import dump_json, interval, whole
+from .encoding import as_int, dump_json, interval
 
 
 def as_filter(filter: Any) -> Array | None:
@@ -110,7 +110,7 @@ def _as_setting(name: str, row: Setting, value: Any) -> Any:
         case "length":
             return interval(value)
         case "count" | "bytes":
-            return whole(value, name, row.bits)
+            return as_int(value, name, row.bits)
         case "filter":
             return as_filter(value)
         case "position":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..database import statements
 from ..database.columns import Array
-from ..database.encoding import checked_text, interval, whole
+from ..database.encoding import as_int, checked_text, interval
 from ..database.parameters import as_filter, as_moment, as_position, as_seqs, as_settings
 from ..settings import CONSUMER, ConsumerChanges, changeable
 from ..types import (
@@ -93,7 +93,7 @@ class ConsumerOperations:
 
         `clear` names limits to put back to the consumer's own. `max_concurrency=0` holds the channel back.
         """
-        limits = (whole(max_concurrency, "max_concurrency"), interval(release_interval), Array(clear))
+        limits = (as_int(max_concurrency, "max_concurrency"), interval(release_interval), Array(clear))
         self.hg.run(statements.SET_CHANNEL, (self.stream, self.name, checked_text(channel, "channel"), *limits))
 
     def channels(
@@ -132,7 +132,7 @@ class ConsumerOperations:
         Returns how many. Of a stream with `one_message_per_key`, those of which a newer version was sent are counted
         and dropped instead.
         """
-        return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"), all)
+        return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), as_int(limit, "limit"), all)
 
     def purge_dead(
         self,
@@ -143,7 +143,7 @@ class ConsumerOperations:
         all: bool = False,
     ) -> int:
         """Throws dead letters away; chosen as in `redrive`. Returns how many."""
-        return self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), whole(limit, "limit"), all)
+        return self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), as_int(limit, "limit"), all)
 
     def retry_now(self, seqs: Sequence[int] | None = None, *, all: bool = False) -> int:
         """Makes parked messages due at once: these, or (`all=True`) all. Returns how many."""
@@ -170,8 +170,8 @@ class ConsumerOperations:
             self.stream,
             self.name,
             as_seqs(seqs),
-            whole(from_seq, "from_seq", 63),
-            whole(to_seq, "to_seq", 63),
+            as_int(from_seq, "from_seq", 63),
+            as_int(to_seq, "to_seq", 63),
             as_moment(from_time),
             as_moment(to_time),
             as_filter(filter),

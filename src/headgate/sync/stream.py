@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from .. import tracing
 from ..database import statements
 from ..database.columns import Array
-from ..database.encoding import T, checked_name, checked_text, decoder, whole
+from ..database.encoding import T, as_int, checked_name, checked_text, decoder
 from ..database.outgoing import columns_of
 from ..database.parameters import as_settings
 from ..settings import CONSUMER, STREAM, ConsumerOptions, StreamChanges, changeable
@@ -143,7 +143,7 @@ class Stream:
 
         Raises Conflict while transactions from before the last change are still open. Not for `lane_by` key or channel.
         """
-        self.hg.run(statements.SET_LANES, (self.name, whole(lanes, "lanes")))
+        self.hg.run(statements.SET_LANES, (self.name, as_int(lanes, "lanes")))
 
     def drop(self) -> None:
         """Removes the stream, its consumers, its messages and its dead letters."""

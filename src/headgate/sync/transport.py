@@ -166,7 +166,7 @@ class Transport:
             found.error,
             code=found.code,
             is_undone=found.is_refused,
-            passes=found.code in failures.PASSING,
+            passes=found.code in failures.TRANSIENT_CODES,
             retry_after=_seconds(head.get(b"retry-after")),
         )
 

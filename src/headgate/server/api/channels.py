@@ -38,7 +38,7 @@ class Channel(fields_of(ChannelInfo), Response):  # type: ignore[misc]
 
 
 @routes.route(
-    "GET", CONSUMER_PATH + "/channels", scope="monitor", query=ChannelQuery, answer=list[Channel],
+    "GET", CONSUMER_PATH + "/channels", scope="monitor", query=ChannelQuery, response=list[Channel],
     has_next=True, next_type="string",
 )  # fmt: skip
 async def list_channels(call: Call) -> list[Channel]:
@@ -51,7 +51,7 @@ async def list_channels(call: Call) -> list[Channel]:
     return [Channel.of(c) for c in found]
 
 
-@routes.route("GET", CONSUMER_PATH + "/channels/{channel}", scope="monitor", answer=Channel)
+@routes.route("GET", CONSUMER_PATH + "/channels/{channel}", scope="monitor", response=Channel)
 async def get_channel(call: Call) -> Channel:
     """One channel of a consumer."""
     found = await call.server.hg.insights.channels(call.stream, call.consumer, call.path["channel"], 1)
@@ -60,12 +60,12 @@ async def get_channel(call: Call) -> Channel:
     return Channel.of(found[0])
 
 
-@routes.route("PUT", CONSUMER_PATH + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
+@routes.route("PUT", CONSUMER_PATH + "/channels/{channel}", scope="admin", body=Limits, response=Channel)
 async def set_channel(call: Call) -> Channel:
     """Changes the limits of a channel."""
     consumer = await call.server.consumer(call.stream, call.consumer)
     await consumer.set_channel(call.path["channel"], **changes(call.body))
-    call.server.polling.stirred(call.stream, call.consumer)
+    call.server.polling.may_have_work(call.stream, call.consumer)
     for found in await consumer.channels(call.path["channel"], 1):
         return Channel.of(found)
     # without limits of its own and without messages, nothing is kept of it

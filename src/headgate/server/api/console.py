@@ -43,19 +43,19 @@ async def _file(call: Call, name: str) -> assets.File:
     return found
 
 
-@routes.route("GET", "/console/{file}", scope=None, answer="text/javascript", is_hidden=True)
+@routes.route("GET", "/console/{file}", scope=None, response="text/javascript", is_hidden=True)
 async def get_console_file(call: Call) -> assets.File:
     """A file of the console."""
     return await _file(call, call.path["file"])
 
 
-@routes.route("GET", "/console/pages/{file}", scope=None, answer="text/javascript", is_hidden=True)
+@routes.route("GET", "/console/pages/{file}", scope=None, response="text/javascript", is_hidden=True)
 async def get_console_page(call: Call) -> assets.File:
     """A page of the console."""
     return await _file(call, "pages/" + call.path["file"])
 
 
-@routes.route("GET", "/session", scope=None, answer=Session, is_hidden=True)
+@routes.route("GET", "/session", scope=None, response=Session, is_hidden=True)
 async def get_session(call: Call) -> Session:
     """Who this browser is logged in as; nobody is no error."""
     server = call.server
@@ -71,7 +71,7 @@ async def get_session(call: Call) -> Session:
     return Session(_me(call))
 
 
-@routes.route("POST", "/login", scope="any", answer=Me, is_hidden=True)
+@routes.route("POST", "/login", scope="any", response=Me, is_hidden=True)
 async def login(call: Call) -> Me:
     """Keeps a browser logged in with the token that this request carries."""
     sessions.refuse_foreign(call.headers)
@@ -81,7 +81,7 @@ async def login(call: Call) -> Me:
     return _me(call)
 
 
-@routes.route("POST", "/logout", scope=None, answer=Nothing, is_hidden=True)
+@routes.route("POST", "/logout", scope=None, response=Nothing, is_hidden=True)
 async def logout(call: Call) -> Nothing:
     """Forgets it."""
     sessions.refuse_foreign(call.headers)
@@ -89,7 +89,7 @@ async def logout(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("GET", "/api/me", scope="any", answer=Me)
+@routes.route("GET", "/api/me", scope="any", response=Me)
 async def get_me(call: Call) -> Me:
     """Who calls, and what the token may do."""
     return _me(call)

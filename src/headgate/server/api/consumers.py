@@ -166,7 +166,7 @@ CONSUMERS_PATH = "/api/streams/{stream}/consumers"
 CONSUMER_PATH = CONSUMERS_PATH + "/{consumer}"
 
 
-@routes.route("POST", CONSUMERS_PATH, scope="admin", body=NewConsumer, answer=Consumer, status=201)
+@routes.route("POST", CONSUMERS_PATH, scope="admin", body=NewConsumer, response=Consumer, status=201)
 async def create_consumer(call: Call) -> Consumer:
     """Makes a consumer."""
     new = call.body
@@ -195,19 +195,19 @@ def _push(call: Call, given: PushSettings | PushChange | None) -> Push | None:
     return cast(Push, found)
 
 
-@routes.route("GET", CONSUMERS_PATH, scope="monitor", answer=list[Consumer])
+@routes.route("GET", CONSUMERS_PATH, scope="monitor", response=list[Consumer])
 async def list_consumers(call: Call) -> list[Consumer]:
     """The consumers of a stream."""
     return [Consumer.of(c) for c in await call.server.hg.insights.consumers(call.stream)]
 
 
-@routes.route("GET", CONSUMER_PATH, scope="monitor", answer=Consumer)
+@routes.route("GET", CONSUMER_PATH, scope="monitor", response=Consumer)
 async def get_consumer(call: Call) -> Consumer:
     """One consumer."""
     return Consumer.of(await call.server.hg.insights.consumer(call.stream, call.consumer))
 
 
-@routes.route("GET", CONSUMER_PATH + "/settings", scope="any", answer=ConsumerSettings)
+@routes.route("GET", CONSUMER_PATH + "/settings", scope="any", response=ConsumerSettings)
 async def get_consumer_settings(call: Call) -> ConsumerSettings:
     """What a worker needs to know of its consumer."""
     c = await call.server.consumer(call.stream, call.consumer)
@@ -222,7 +222,7 @@ async def get_consumer_settings(call: Call) -> ConsumerSettings:
     )
 
 
-@routes.route("PATCH", CONSUMER_PATH, scope="admin", body=ConsumerChange, answer=Consumer)
+@routes.route("PATCH", CONSUMER_PATH, scope="admin", body=ConsumerChange, response=Consumer)
 async def change_consumer(call: Call) -> Consumer:
     """Changes settings of a consumer."""
     consumer = await call.server.consumer(call.stream, call.consumer)
@@ -234,7 +234,7 @@ async def change_consumer(call: Call) -> Consumer:
     return Consumer.of(await consumer.info())
 
 
-@routes.route("DELETE", CONSUMER_PATH, scope="admin", answer=Nothing)
+@routes.route("DELETE", CONSUMER_PATH, scope="admin", response=Nothing)
 async def drop_consumer(call: Call) -> Nothing:
     """Removes a consumer and its progress. Its dead letters stay."""
     await (await call.server.consumer(call.stream, call.consumer)).drop()
@@ -242,7 +242,7 @@ async def drop_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER_PATH + "/pause", scope="admin", answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/pause", scope="admin", response=Nothing)
 async def pause_consumer(call: Call) -> Nothing:
     """Receives nothing until it is resumed."""
     await (await call.server.consumer(call.stream, call.consumer)).pause()
@@ -250,24 +250,24 @@ async def pause_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER_PATH + "/resume", scope="admin", answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/resume", scope="admin", response=Nothing)
 async def resume_consumer(call: Call) -> Nothing:
     """Receives again."""
     await (await call.server.consumer(call.stream, call.consumer)).resume()
-    call.server.polling.stirred(call.stream, call.consumer)
+    call.server.polling.may_have_work(call.stream, call.consumer)
     call.server.pushing.changed()
     return Nothing()
 
 
-@routes.route("POST", CONSUMER_PATH + "/seek", scope="admin", body=ToSeek, answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/seek", scope="admin", body=ToSeek, response=Nothing)
 async def seek_consumer(call: Call) -> Nothing:
     """Moves a consumer to the beginning, the end, a seq or a time."""
     await (await call.server.consumer(call.stream, call.consumer)).seek(call.body.to)
-    call.server.polling.stirred(call.stream, call.consumer)
+    call.server.polling.may_have_work(call.stream, call.consumer)
     return Nothing()
 
 
-@routes.route("GET", CONSUMER_PATH + "/seek", scope="monitor", query=SeekQuery, answer=SeekPreview)
+@routes.route("GET", CONSUMER_PATH + "/seek", scope="monitor", query=SeekQuery, response=SeekPreview)
 async def preview_seek(call: Call) -> SeekPreview:
     """What a seek would do, without doing it."""
     where = (call.stream, call.consumer, call.query.to)
@@ -275,7 +275,7 @@ async def preview_seek(call: Call) -> SeekPreview:
     return SeekPreview(*row)
 
 
-@routes.route("GET", CONSUMER_PATH + "/keys/{key}", scope="monitor", query=KeyQuery, answer=list[Waiting])
+@routes.route("GET", CONSUMER_PATH + "/keys/{key}", scope="monitor", query=KeyQuery, response=list[Waiting])
 async def list_waiting_of_key(call: Call) -> list[Waiting]:
     """The messages of a key that the consumer is not done with, oldest first: the first one holds the others up."""
     where = (call.stream, call.consumer, call.path["key"], call.query.limit)

@@ -75,7 +75,7 @@ def _chosen(call: Call) -> ChosenDead:
     return chosen
 
 
-@routes.route("GET", CONSUMER_PATH + "/dead", scope="monitor", query=DeadQuery, answer=list[Dead])
+@routes.route("GET", CONSUMER_PATH + "/dead", scope="monitor", query=DeadQuery, response=list[Dead])
 async def list_dead(call: Call) -> list[Dead]:
     """The dead letters of a consumer, oldest first: all, or those of a group."""
     q: DeadQuery = call.query
@@ -86,24 +86,24 @@ async def list_dead(call: Call) -> list[Dead]:
     return [Dead.of(d, **eyes.look(d)) for d in found]
 
 
-@routes.route("GET", CONSUMER_PATH + "/dead/groups", scope="monitor", answer=list[DeadGroup])
+@routes.route("GET", CONSUMER_PATH + "/dead/groups", scope="monitor", response=list[DeadGroup])
 async def list_dead_groups(call: Call) -> list[DeadGroup]:
     """The newest 100,000 dead letters by their error, without numbers, ids and what is in quotes; the most first."""
     rows = await call.server.hg.run(statements.DEAD_GROUPS, (call.stream, call.consumer))
     return [DeadGroup(*row) for row in rows]
 
 
-@routes.route("POST", CONSUMER_PATH + "/dead/redrive", scope="admin", body=ChosenDead, answer=Redriven)
+@routes.route("POST", CONSUMER_PATH + "/dead/redrive", scope="admin", body=ChosenDead, response=Redriven)
 async def redrive_dead(call: Call) -> Redriven:
     """Gives dead letters back to the consumer, as if never delivered: those chosen, or `{"all": true}`."""
     chosen = _chosen(call)
     consumer = await call.server.consumer(call.stream, call.consumer)
     count = await consumer.redrive(seqs=chosen.seqs, filter=chosen.filter, limit=chosen.limit, all=chosen.all)
-    call.server.polling.stirred(call.stream, call.consumer, count)
+    call.server.polling.may_have_work(call.stream, call.consumer, count)
     return Redriven(count)
 
 
-@routes.route("DELETE", CONSUMER_PATH + "/dead", scope="admin", body=ChosenDead, answer=Purged)
+@routes.route("DELETE", CONSUMER_PATH + "/dead", scope="admin", body=ChosenDead, response=Purged)
 async def purge_dead(call: Call) -> Purged:
     """Throws dead letters away: those chosen, or `{"all": true}`."""
     chosen = _chosen(call)

@@ -33,19 +33,19 @@ class Past(Struct):
     dead: int | None
 
 
-@routes.route("GET", "/api/history", scope="monitor", everywhere=True, query=HistoryQuery, answer=list[Past])
+@routes.route("GET", "/api/history", scope="monitor", everywhere=True, query=HistoryQuery, response=list[Past])
 async def get_history(call: Call) -> list[Past]:
     """How all streams and consumers together were in the last hour or day, oldest first."""
     return await _past(call, None, None)
 
 
-@routes.route("GET", "/api/streams/{stream}/history", scope="monitor", query=HistoryQuery, answer=list[Past])
+@routes.route("GET", "/api/streams/{stream}/history", scope="monitor", query=HistoryQuery, response=list[Past])
 async def get_stream_history(call: Call) -> list[Past]:
     """How a stream was in the last hour or day, oldest first."""
     return await _past(call, call.stream, None)
 
 
-@routes.route("GET", CONSUMER_PATH + "/history", scope="monitor", query=HistoryQuery, answer=list[Past])
+@routes.route("GET", CONSUMER_PATH + "/history", scope="monitor", query=HistoryQuery, response=list[Past])
 async def get_consumer_history(call: Call) -> list[Past]:
     """How a consumer was in the last hour or day, oldest first."""
     return await _past(call, call.stream, call.consumer)

@@ -193,7 +193,7 @@ class Peeked(Struct):
 NOT_FOUND = Problem(404, "message_not_found", "the stream has no such message", "it may have been removed")
 
 
-@routes.route("POST", "/api/streams/{stream}/messages", scope="produce", body=NewMessages, answer=Published)
+@routes.route("POST", "/api/streams/{stream}/messages", scope="produce", body=NewMessages, response=Published)
 async def send_messages(call: Call) -> Published:
     """Sends messages, all or none; answers once they are on disk."""
     seqs = await call.server.batching.send(call.stream, columns(call.body, call.trace))
@@ -201,7 +201,7 @@ async def send_messages(call: Call) -> Published:
 
 
 @routes.route(
-    "GET", "/api/streams/{stream}/messages", scope="monitor", query=MessagesQuery, answer=list[Stored], has_next=True
+    "GET", "/api/streams/{stream}/messages", scope="monitor", query=MessagesQuery, response=list[Stored], has_next=True
 )
 async def list_messages(call: Call) -> list[Stored]:
     """Messages of a stream, whoever has read them. A search for a text that ends early has `next`."""
@@ -237,7 +237,7 @@ async def _seq_at(call: Call, at: datetime) -> int:
 
 
 @routes.route(
-    "GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", query=MessageQuery, answer=MessageWithStates
+    "GET", "/api/streams/{stream}/messages/{seq}", scope="monitor", query=MessageQuery, response=MessageWithStates
 )  # fmt: skip
 async def get_message(call: Call) -> MessageWithStates:
     """One message, and its state for each consumer."""
@@ -254,7 +254,7 @@ async def get_message(call: Call) -> MessageWithStates:
     return MessageWithStates(Stored.of(found[0], **Eyes.of(call).look(found[0])), [ConsumerState.of(s) for s in states])
 
 
-@routes.route("GET", "/api/streams/{stream}/messages/{seq}/life", scope="monitor", answer=list[Happening])
+@routes.route("GET", "/api/streams/{stream}/messages/{seq}/life", scope="monitor", response=list[Happening])
 async def get_message_life(call: Call) -> list[Happening]:
     """Everything that is known of one message, in the order of time; what is so now comes last."""
     found = await call.server.hg.insights.message_life(call.stream, min(seq_of(call), MOST_SEQ))
@@ -263,7 +263,9 @@ async def get_message_life(call: Call) -> list[Happening]:
     return [Happening.of(e) for e in found]
 
 
-@routes.route("GET", "/api/streams/{stream}/attempts", scope="monitor", query=AttemptsQuery, answer=list[FailedAttempt])
+@routes.route(
+    "GET", "/api/streams/{stream}/attempts", scope="monitor", query=AttemptsQuery, response=list[FailedAttempt]
+)
 async def list_attempts(call: Call) -> list[FailedAttempt]:
     """Attempts that failed, the newest first. The last 20 of a message and 100,000 of a stream are kept."""
     q: AttemptsQuery = call.query
@@ -273,7 +275,7 @@ async def list_attempts(call: Call) -> list[FailedAttempt]:
     return [FailedAttempt.of(a) for a in found]
 
 
-@routes.route("GET", "/api/streams/{stream}/filter", scope="monitor", query=FilterQuery, answer=Tried)
+@routes.route("GET", "/api/streams/{stream}/filter", scope="monitor", query=FilterQuery, response=Tried)
 async def try_filter(call: Call) -> Tried:
     """What a filter would let through of a stream's newest messages."""
     q: FilterQuery = call.query
@@ -307,7 +309,9 @@ def _delay(m: NewMessage) -> str | None:
 VISIBLE: tuple[Literal["available"]] = ("available",)
 
 
-@routes.route("GET", CONSUMER_PATH + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)
+@routes.route(
+    "GET", CONSUMER_PATH + "/messages", scope="monitor", query=PeekQuery, response=list[Peeked], has_next=True
+)
 async def peek_messages(call: Call) -> list[Peeked]:
     """Messages with their state for a consumer, without any effect. With `next`, go on there (after, or before)."""
     q: PeekQuery = call.query

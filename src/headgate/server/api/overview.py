@@ -105,7 +105,7 @@ class Pipeline(Struct):
     seen_at: datetime
 
 
-@routes.route("GET", "/api/overview", scope="monitor", query=OverviewQuery, answer=Overview)
+@routes.route("GET", "/api/overview", scope="monitor", query=OverviewQuery, response=Overview)
 async def get_overview(call: Call) -> Overview:
     """Streams and consumers, those in trouble first, and what they make together, as at `at`.
 
@@ -165,7 +165,7 @@ ORDERS = {
 }
 
 
-@routes.route("GET", "/api/doctor", scope="monitor", everywhere=True, query=DoctorQuery, answer=list[Finding])
+@routes.route("GET", "/api/doctor", scope="monitor", everywhere=True, query=DoctorQuery, response=list[Finding])
 async def get_doctor(call: Call) -> list[Finding]:
     """What is wrong with the database and what to do about it, the worst first. At most some seconds old, unless it is
     said for how long things may last."""
@@ -174,7 +174,7 @@ async def get_doctor(call: Call) -> list[Finding]:
     return await call.server.hg.doctor(call.query.patience_ms / 1000)
 
 
-@routes.route("GET", "/api/pipelines", scope="monitor", everywhere=True, answer=list[Pipeline])
+@routes.route("GET", "/api/pipelines", scope="monitor", everywhere=True, response=list[Pipeline])
 async def list_pipelines(call: Call) -> list[Pipeline]:
     """What pipelines last said of themselves."""
     return [Pipeline(*row) for row in await call.server.hg.run(statements.PIPELINES, ())]

@@ -131,7 +131,7 @@ _MESSAGE = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}")
 _MESSAGE_OR_DELIVERY = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
-@routes.route("GET", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, answer=list[ReceivedMessage])
+@routes.route("GET", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, response=list[ReceivedMessage])
 async def receive(call: Call) -> list[ReceivedMessage]:
     """Up to `batch_size` messages; waits up to `wait_ms` for the first one.
 
@@ -142,14 +142,14 @@ async def receive(call: Call) -> list[ReceivedMessage]:
 
 @routes.route(
     "POST", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
-    answer=list[ReceivedMessage],
+    response=list[ReceivedMessage],
 )  # fmt: skip
 async def ack_and_receive(call: Call) -> list[ReceivedMessage]:
     """Acks what is done and receives the next messages in one call."""
     return await _receive(call, ours(call.body)[0])
 
 
-@routes.route("POST", CONSUMER_PATH + "/ack", scope="consume", body=ToAck, answer=Acked)
+@routes.route("POST", CONSUMER_PATH + "/ack", scope="consume", body=ToAck, response=Acked)
 async def ack(call: Call) -> Acked:
     """Done with these messages."""
     ids, foreign = ours(call.body)
@@ -162,7 +162,7 @@ async def ack(call: Call) -> Acked:
     return Acked(acked, stale + foreign)
 
 
-@routes.route("POST", CONSUMER_PATH + "/nack", scope="consume", body=ToNack, answer=Nacked)
+@routes.route("POST", CONSUMER_PATH + "/nack", scope="consume", body=ToNack, response=Nacked)
 async def nack(call: Call) -> Nacked:
     """Not done with these messages: they come again after the delay, or the consumer's backoff."""
     ids, foreign = ours(call.body)
@@ -172,24 +172,24 @@ async def nack(call: Call) -> Nacked:
     return Nacked(done.settled, done.stale + foreign)
 
 
-@routes.route("POST", CONSUMER_PATH + "/release", scope="consume", body=ToRelease, answer=Released)
+@routes.route("POST", CONSUMER_PATH + "/release", scope="consume", body=ToRelease, response=Released)
 async def release(call: Call) -> Released:
     """Hands back messages that were not worked on: they are due at once, and the delivery does not count."""
     ids, foreign = ours(call.body)
     consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.release(ids)
-    call.server.polling.stirred(call.stream, call.consumer, done.settled)
+    call.server.polling.may_have_work(call.stream, call.consumer, done.settled)
     return Released(done.settled, done.stale + foreign)
 
 
-@routes.route("POST", CONSUMER_PATH + "/extend", scope="consume", body=ToExtend, answer=Extended)
+@routes.route("POST", CONSUMER_PATH + "/extend", scope="consume", body=ToExtend, response=Extended)
 async def extend(call: Call) -> Extended:
     """Moves the deadline of these messages alone to so long from now, also nearer; 0 makes them visible at once."""
     ids, foreign = ours(call.body)
     consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.extend(ids, call.body.by_ms / 1000)
     if done.settled and not call.body.by_ms:
-        call.server.polling.stirred(call.stream, call.consumer, done.settled, likely=True)
+        call.server.polling.may_have_work(call.stream, call.consumer, done.settled, likely=True)
     return Extended(done.settled, done.stale + foreign)
 
 
@@ -210,7 +210,7 @@ async def _settled(call: Call, what: str, count: int) -> None:
         # the consumer had as many messages in flight as it may.
         consumer = await call.server.consumer(call.stream, call.consumer)
         likely = what == "nacked" or consumer.order == "key" or consumer.has_named_lanes
-        call.server.polling.stirred(call.stream, call.consumer, count, likely=likely)
+        call.server.polling.may_have_work(call.stream, call.consumer, count, likely=likely)
 
 
 async def _receive(call: Call, acks: list[str]) -> list[ReceivedMessage]:
@@ -237,7 +237,7 @@ async def _receive(call: Call, acks: list[str]) -> list[ReceivedMessage]:
     if messages and call.is_gone:  # nobody is there to take them: others get them now, not at the deadline
         with suppress(Error):
             await consumer.release(messages)
-        polling.stirred(call.stream, call.consumer)
+        polling.may_have_work(call.stream, call.consumer)
         return []
     call.server.metrics.count("delivered", call.stream, call.consumer, len(messages))
     if messages:
@@ -245,7 +245,7 @@ async def _receive(call: Call, acks: list[str]) -> list[ReceivedMessage]:
         call.server.metrics.delivered(call.stream, call.consumer, first)
         tracing.link(m.headers for m in messages)
     if len(messages) == q.batch_size:  # there may be more
-        polling.stirred(call.stream, call.consumer)
+        polling.may_have_work(call.stream, call.consumer)
     return [
         ReceivedMessage(
             m.ack_id, Message(m.seq, m.key, to_json(m.text, m.headers), m.headers, m.channel, m.created_at), m.attempt

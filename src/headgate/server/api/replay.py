@@ -75,17 +75,17 @@ class DiscardedSome(Struct):
     more: str | None
 
 
-@routes.route("POST", CONSUMER_PATH + "/retry", scope="admin", body=ToRetry, answer=Retried)
+@routes.route("POST", CONSUMER_PATH + "/retry", scope="admin", body=ToRetry, response=Retried)
 async def retry_messages(call: Call) -> Retried:
     """Makes parked messages due at once: these seqs, or `{"all": true}`."""
     chosen: ToRetry = call.body
     consumer = await call.server.consumer(call.stream, call.consumer)
     count = await consumer.retry_now(chosen.seqs, all=chosen.all)
-    call.server.polling.stirred(call.stream, call.consumer, count)
+    call.server.polling.may_have_work(call.stream, call.consumer, count)
     return Retried(count)
 
 
-@routes.route("POST", CONSUMER_PATH + "/replay", scope="admin", body=ToReplay, answer=Replayed)
+@routes.route("POST", CONSUMER_PATH + "/replay", scope="admin", body=ToReplay, response=Replayed)
 async def replay_messages(call: Call) -> Replayed:
     """Hands messages to a consumer again, which does not move; at most 10,000 a call."""
     chosen: ToReplay = call.body
@@ -98,11 +98,11 @@ async def replay_messages(call: Call) -> Replayed:
         to_time=chosen.to_time,
         filter=chosen.filter,
     )
-    call.server.polling.stirred(call.stream, call.consumer, done.replayed)
+    call.server.polling.may_have_work(call.stream, call.consumer, done.replayed)
     return Replayed(done.replayed, done.not_found, done.passed_over, done.next_seq)
 
 
-@routes.route("POST", CONSUMER_PATH + "/discard", scope="admin", body=ToDiscard, answer=DiscardedSome)
+@routes.route("POST", CONSUMER_PATH + "/discard", scope="admin", body=ToDiscard, response=DiscardedSome)
 async def discard_messages(call: Call) -> DiscardedSome:
     """Gives up messages that are unread, delayed, parked or in flight, up to 10,000 a call. With `more`, go on."""
     which: ToDiscard = call.body
@@ -115,5 +115,5 @@ async def discard_messages(call: Call) -> DiscardedSome:
         all=which.all,
         go_on=which.go_on,
     )
-    call.server.polling.stirred(call.stream, call.consumer, done.discarded)
+    call.server.polling.may_have_work(call.stream, call.consumer, done.discarded)
     return DiscardedSome(done.discarded, done.held, done.more)

@@ -90,14 +90,14 @@ async def _listings(hg: AsyncHeadgate) -> tuple[list[StreamInfo], list[ConsumerI
     return await hg.insights.streams(), await hg.insights.consumers(), await hg.sources.all_postgres()
 
 
-@routes.route("GET", "/", scope=None, answer=Welcome, page=assets.index)
+@routes.route("GET", "/", scope=None, response=Welcome, page=assets.index)
 async def get_root(call: Call) -> Welcome:
     """What this is, and where the rest is: a page for browsers."""
     about = "send Authorization: Bearer TOKEN; the first one is in the file that `headgate up` names as it starts"
     return Welcome("headgate", LINKS, about if call.server.settings.auth else None)
 
 
-@routes.route("GET", "/healthz", scope=None, answer=Health)
+@routes.route("GET", "/healthz", scope=None, response=Health)
 async def healthz(call: Call) -> Health:
     """Whether this process works: if not, restart it."""
     if ended := call.server.ended:
@@ -105,7 +105,7 @@ async def healthz(call: Call) -> Health:
     return Health("ok")
 
 
-@routes.route("GET", "/readyz", scope=None, answer=Health)
+@routes.route("GET", "/readyz", scope=None, response=Health)
 async def readyz(call: Call) -> Health:
     """Whether to send requests here: the database answers, its schema fits, and the server is not stopping."""
     if call.server.polling.is_draining:
@@ -138,7 +138,7 @@ def _away(hg: AsyncHeadgate) -> Problem:
     )  # fmt: skip
 
 
-@routes.route("GET", "/metrics", scope="monitor", everywhere=True, patience=AWAY, answer=metrics.CONTENT_TYPE)
+@routes.route("GET", "/metrics", scope="monitor", everywhere=True, patience=AWAY, response=metrics.CONTENT_TYPE)
 async def get_metrics(call: Call) -> bytes:
     """Figures for Prometheus. While the database is away: those of this process, and that it is."""
     server = call.server
@@ -165,13 +165,13 @@ async def get_metrics(call: Call) -> bytes:
     return "\n".join([*whole.render(gauges), *lines, ""]).encode()
 
 
-@routes.route("GET", "/openapi.json", scope=None, answer="application/json")
+@routes.route("GET", "/openapi.json", scope=None, response="application/json")
 async def get_openapi(call: Call) -> bytes:
     """This description."""
     return _openapi()
 
 
-@routes.route("GET", "/docs", scope=None, answer="text/html; charset=utf-8")
+@routes.route("GET", "/docs", scope=None, response="text/html; charset=utf-8")
 async def get_docs(call: Call) -> bytes:
     """The description for people."""
     return _docs()

@@ -177,7 +177,7 @@ SOURCE_PATH = "/api/sources/{source}"
 OF_TABLES = ("url", "tables", "streams", "keys", "warn_bytes", "drop_bytes", "backfill_rate", "backfill")
 
 
-@routes.route("POST", "/api/sources", scope="admin", everywhere=True, body=NewSource, answer=Source, status=201)
+@routes.route("POST", "/api/sources", scope="admin", everywhere=True, body=NewSource, response=Source, status=201)
 async def create_source(call: Call) -> Source:
     """Makes a source."""
     new: NewSource = call.body
@@ -198,7 +198,7 @@ async def create_source(call: Call) -> Source:
     return Source.of(made)
 
 
-@routes.route("GET", "/api/sources", scope="monitor", everywhere=True, answer=list[Source])
+@routes.route("GET", "/api/sources", scope="monitor", everywhere=True, response=list[Source])
 async def list_sources(call: Call) -> list[Source]:
     """All sources."""
     sources = call.server.hg.sources
@@ -206,7 +206,7 @@ async def list_sources(call: Call) -> list[Source]:
     return sorted(found, key=lambda s: s.name)
 
 
-@routes.route("GET", SOURCE_PATH, scope="monitor", everywhere=True, answer=Source)
+@routes.route("GET", SOURCE_PATH, scope="monitor", everywhere=True, response=Source)
 async def get_source(call: Call) -> Source:
     """One source."""
     found = await find(call)
@@ -215,7 +215,7 @@ async def get_source(call: Call) -> Source:
     return Source.of(found)
 
 
-@routes.route("PATCH", SOURCE_PATH, scope="admin", everywhere=True, body=SourceChange, answer=Source)
+@routes.route("PATCH", SOURCE_PATH, scope="admin", everywhere=True, body=SourceChange, response=Source)
 async def change_source(call: Call) -> Source:
     """Changes settings of a source. Other replicas notice within a second."""
     change: SourceChange = call.body
@@ -237,7 +237,7 @@ async def change_source(call: Call) -> Source:
     return Source.of(changed)
 
 
-@routes.route("DELETE", SOURCE_PATH, scope="admin", everywhere=True, query=RemovedSource, answer=Nothing)
+@routes.route("DELETE", SOURCE_PATH, scope="admin", everywhere=True, query=RemovedSource, response=Nothing)
 async def drop_source(call: Call) -> Nothing:
     """Removes a source. What it brought stays; the slot and publication that were made for it go."""
     sources, name = call.server.hg.sources, call.path["source"]

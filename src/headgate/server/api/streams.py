@@ -59,7 +59,7 @@ class Position(Struct):
     seq: int
 
 
-@routes.route("POST", "/api/streams", scope="admin", body=NewStream, answer=Stream, status=201)
+@routes.route("POST", "/api/streams", scope="admin", body=NewStream, response=Stream, status=201)
 async def create_stream(call: Call) -> Stream:
     """Makes a stream."""
     new = call.body
@@ -69,26 +69,26 @@ async def create_stream(call: Call) -> Stream:
     return Stream.of(await stream.info())
 
 
-@routes.route("GET", "/api/streams", scope="monitor", answer=list[Stream])
+@routes.route("GET", "/api/streams", scope="monitor", response=list[Stream])
 async def list_streams(call: Call) -> list[Stream]:
     """The streams that the token is for."""
     return [Stream.of(s) for s in await call.server.hg.insights.streams() if call.caller.may_use(s.name)]
 
 
-@routes.route("GET", "/api/streams/{stream}", scope="monitor", answer=Stream)
+@routes.route("GET", "/api/streams/{stream}", scope="monitor", response=Stream)
 async def get_stream(call: Call) -> Stream:
     """One stream."""
     return Stream.of(await call.server.stream(call.stream).info())
 
 
-@routes.route("GET", "/api/streams/{stream}/settings", scope="any", answer=StreamSettings)
+@routes.route("GET", "/api/streams/{stream}/settings", scope="any", response=StreamSettings)
 async def get_stream_settings(call: Call) -> StreamSettings:
     """What those who send and receive need to know of a stream."""
     [row] = await call.server.hg.run(statements.STREAM_SETTINGS, (call.stream,))
     return StreamSettings(*row)
 
 
-@routes.route("PATCH", "/api/streams/{stream}", scope="admin", body=StreamChange, answer=Stream)
+@routes.route("PATCH", "/api/streams/{stream}", scope="admin", body=StreamChange, response=Stream)
 async def change_stream(call: Call) -> Stream:
     """Changes settings of a stream. The number of lanes is changed first, by itself."""
     stream = call.server.stream(call.stream)
@@ -100,34 +100,34 @@ async def change_stream(call: Call) -> Stream:
     return Stream.of(await stream.info())
 
 
-@routes.route("DELETE", "/api/streams/{stream}", scope="admin", answer=Nothing)
+@routes.route("DELETE", "/api/streams/{stream}", scope="admin", response=Nothing)
 async def drop_stream(call: Call) -> Nothing:
     """Removes a stream, its consumers, its messages and its dead letters."""
     await call.server.stream(call.stream).drop()
     return Nothing()
 
 
-@routes.route("GET", "/api/streams/{stream}/archives", scope="monitor", answer=list[Archive])
+@routes.route("GET", "/api/streams/{stream}/archives", scope="monitor", response=list[Archive])
 async def list_archives(call: Call) -> list[Archive]:
     """The archives of a stream: where they are, and how far."""
     return [Archive.of(a) for a in await call.server.stream(call.stream).archives()]
 
 
-@routes.route("DELETE", "/api/streams/{stream}/archives/{archive}", scope="admin", answer=Nothing)
+@routes.route("DELETE", "/api/streams/{stream}/archives/{archive}", scope="admin", response=Nothing)
 async def drop_archive(call: Call) -> Nothing:
     """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
     await call.server.stream(call.stream).drop_archive(call.path["archive"])
     return Nothing()
 
 
-@routes.route("GET", "/api/streams/{stream}/segments", scope="monitor", answer=list[Segment])
+@routes.route("GET", "/api/streams/{stream}/segments", scope="monitor", response=list[Segment])
 async def list_segments(call: Call) -> list[Segment]:
     """The segments of a stream's log, oldest first, and why closed ones are still kept."""
     found = await call.server.hg.insights.segments(call.stream)
     return [Segment.of(s) for s in found if s.state != "dropped"]
 
 
-@routes.route("GET", "/api/streams/{stream}/position", scope="monitor", query=PositionQuery, answer=Position)
+@routes.route("GET", "/api/streams/{stream}/position", scope="monitor", query=PositionQuery, response=Position)
 async def get_position(call: Call) -> Position:
     """The first seq at a time, or at the beginning or the end."""
     [(seq,)] = await call.server.hg.run(statements.SEQ_AT, (call.stream, call.query.at))

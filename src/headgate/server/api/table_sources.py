@@ -50,21 +50,21 @@ class SomeTables(Body):
     tables: TableNames | None = None
 
 
-@routes.route("POST", SOURCE_PATH + "/pause", scope="admin", everywhere=True, answer=Source)
+@routes.route("POST", SOURCE_PATH + "/pause", scope="admin", everywhere=True, response=Source)
 async def pause_source(call: Call) -> Source:
     """Stops reading the tables of a source. Meanwhile their database keeps its WAL."""
     await call.server.hg.sources.pause(call.path["source"])
     return await changed(call)
 
 
-@routes.route("POST", SOURCE_PATH + "/resume", scope="admin", everywhere=True, answer=Source)
+@routes.route("POST", SOURCE_PATH + "/resume", scope="admin", everywhere=True, response=Source)
 async def resume_source(call: Call) -> Source:
     """Reads the tables of a source again, from where it was."""
     await call.server.hg.sources.resume(call.path["source"])
     return await changed(call)
 
 
-@routes.route("POST", SOURCE_PATH + "/restart", scope="admin", everywhere=True, body=ToRestart, answer=Source)
+@routes.route("POST", SOURCE_PATH + "/restart", scope="admin", everywhere=True, body=ToRestart, response=Source)
 async def restart_source(call: Call) -> Source:
     """Reads a source of tables anew, whose slot is lost: with a new slot, and a backfill of what is missing."""
     how: ToRestart = call.body
@@ -75,7 +75,7 @@ async def restart_source(call: Call) -> Source:
 
 
 @routes.route(
-    "POST", "/api/sources/check", scope="admin", everywhere=True, body=ToCheck, answer=list[SourceCheck]
+    "POST", "/api/sources/check", scope="admin", everywhere=True, body=ToCheck, response=list[SourceCheck]
 )  # fmt: skip
 async def check_source(call: Call) -> list[SourceCheck]:
     """Whether tables of a PostgreSQL database can be read, and what to do when they cannot. Changes nothing."""
@@ -86,7 +86,9 @@ async def check_source(call: Call) -> list[SourceCheck]:
     return [SourceCheck.of(c) for c in found]
 
 
-@routes.route("POST", SOURCE_PATH + "/backfill", scope="admin", everywhere=True, body=ToBackfill, answer=list[Backfill])
+@routes.route(
+    "POST", SOURCE_PATH + "/backfill", scope="admin", everywhere=True, body=ToBackfill, response=list[Backfill]
+)
 async def backfill_source(call: Call) -> list[Backfill]:
     """Has all rows of tables sent, beside their changes. Asked for again, it begins anew."""
     what: ToBackfill = call.body
@@ -98,7 +100,7 @@ async def backfill_source(call: Call) -> list[Backfill]:
 
 
 @routes.route(
-    "DELETE", SOURCE_PATH + "/backfill", scope="admin", everywhere=True, body=SomeTables, answer=list[Backfill]
+    "DELETE", SOURCE_PATH + "/backfill", scope="admin", everywhere=True, body=SomeTables, response=list[Backfill]
 )
 async def cancel_backfill(call: Call) -> list[Backfill]:
     """Ends the backfills of tables that are not done."""
@@ -106,21 +108,21 @@ async def cancel_backfill(call: Call) -> list[Backfill]:
     return await _backfills(call)
 
 
-@routes.route("POST", SOURCE_PATH + "/backfill/pause", scope="admin", everywhere=True, answer=list[Backfill])
+@routes.route("POST", SOURCE_PATH + "/backfill/pause", scope="admin", everywhere=True, response=list[Backfill])
 async def pause_backfill(call: Call) -> list[Backfill]:
     """Reads no rows for now. Changes are read as before."""
     await call.server.hg.sources.pause_backfill(call.path["source"])
     return await _backfills(call)
 
 
-@routes.route("POST", SOURCE_PATH + "/backfill/resume", scope="admin", everywhere=True, answer=list[Backfill])
+@routes.route("POST", SOURCE_PATH + "/backfill/resume", scope="admin", everywhere=True, response=list[Backfill])
 async def resume_backfill(call: Call) -> list[Backfill]:
     """Reads rows again, from where it was."""
     await call.server.hg.sources.resume_backfill(call.path["source"])
     return await _backfills(call)
 
 
-@routes.route("GET", SOURCE_PATH + "/backfill", scope="monitor", everywhere=True, answer=list[Backfill])
+@routes.route("GET", SOURCE_PATH + "/backfill", scope="monitor", everywhere=True, response=list[Backfill])
 async def get_backfill(call: Call) -> list[Backfill]:
     """The tables whose rows are read or were, and how far that is."""
     await call.server.hg.sources.postgres(call.path["source"])

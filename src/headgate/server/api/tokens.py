@@ -47,7 +47,7 @@ class Audited(fields_of(AuditEntry), Response):  # type: ignore[misc]
     """An administrative call: the token and its scopes then, the stream, and what was asked for (no secrets)."""
 
 
-@routes.route("POST", "/api/tokens", scope="admin", everywhere=True, body=NewToken, answer=MadeToken, status=201)
+@routes.route("POST", "/api/tokens", scope="admin", everywhere=True, body=NewToken, response=MadeToken, status=201)
 async def create_token(call: Call) -> MadeToken:
     """Makes a token; it is shown this once."""
     new: NewToken = call.body
@@ -58,13 +58,13 @@ async def create_token(call: Call) -> MadeToken:
     return MadeToken(id, token)
 
 
-@routes.route("GET", "/api/tokens", scope="admin", everywhere=True, answer=list[Token])
+@routes.route("GET", "/api/tokens", scope="admin", everywhere=True, response=list[Token])
 async def list_tokens(call: Call) -> list[Token]:
     """All tokens, the newest first."""
     return [Token.of(TokenInfo(*row)) for row in await call.server.hg.run(statements.TOKENS, ())]
 
 
-@routes.route("DELETE", "/api/tokens/{token}", scope="admin", everywhere=True, answer=Nothing)
+@routes.route("DELETE", "/api/tokens/{token}", scope="admin", everywhere=True, response=Nothing)
 async def revoke_token(call: Call) -> Nothing:
     """Revokes a token by its id. Other replicas notice within a second."""
     id = call.path["token"]
@@ -75,7 +75,7 @@ async def revoke_token(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("GET", "/api/audit", scope="admin", everywhere=True, query=AuditQuery, answer=list[Audited])
+@routes.route("GET", "/api/audit", scope="admin", everywhere=True, query=AuditQuery, response=list[Audited])
 async def list_audit(call: Call) -> list[Audited]:
     """Administrative calls, the newest first."""
     rows = await call.server.hg.run(statements.AUDIT_LOG, (call.query.limit, call.query.before))

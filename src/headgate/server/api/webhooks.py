@@ -16,7 +16,7 @@ class Taken(Struct):
     seq: int
 
 
-@routes.route("POST", "/api/webhooks/{source}", scope=None, raw_body=True, answer=Taken)
+@routes.route("POST", "/api/webhooks/{source}", scope=None, raw_body=True, response=Taken)
 async def take_webhook(call: Call) -> Taken:
     """Takes a webhook, once its signature was checked; answers once it is on disk."""
     server = call.server

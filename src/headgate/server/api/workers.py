@@ -43,28 +43,28 @@ WORKERS_PATH = CONSUMER_PATH + "/workers"
 WORKER_PATH = WORKERS_PATH + "/{worker}"
 
 
-@routes.route("POST", WORKERS_PATH, scope="consume", body=ToJoin, answer=Leases)
+@routes.route("POST", WORKERS_PATH, scope="consume", body=ToJoin, response=Leases)
 async def join_workers(call: Call) -> Leases:
     """Joins the workers of a leased consumer: receive with this `worker`, and send heartbeats."""
     return await _leases(call, call.body.worker)
 
 
-@routes.route("POST", WORKER_PATH + "/heartbeat", scope="consume", answer=Leases)
+@routes.route("POST", WORKER_PATH + "/heartbeat", scope="consume", response=Leases)
 async def heartbeat(call: Call) -> Leases:
     """The worker is alive: to be sent three times in the consumer's lease_time. Answers the lanes that are its own."""
     return await _leases(call, call.path["worker"])
 
 
-@routes.route("DELETE", WORKER_PATH, scope="consume", answer=Left)
+@routes.route("DELETE", WORKER_PATH, scope="consume", response=Left)
 async def leave_workers(call: Call) -> Left:
     """Gives the worker's lanes to the others at once. What it has in hand stays its own."""
     consumer = await call.server.consumer(call.stream, call.consumer)
     freed = await consumer.leave(worker=call.path["worker"])
-    call.server.polling.stirred(call.stream, call.consumer)
+    call.server.polling.may_have_work(call.stream, call.consumer)
     return Left(freed)
 
 
-@routes.route("GET", WORKERS_PATH, scope="monitor", answer=list[Worker])
+@routes.route("GET", WORKERS_PATH, scope="monitor", response=list[Worker])
 async def list_workers(call: Call) -> list[Worker]:
     """The workers of a consumer and their lanes."""
     await call.server.stream(call.stream).consumer(call.consumer)

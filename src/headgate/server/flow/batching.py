@@ -42,7 +42,7 @@ class _Group(Generic[Item, Result]):
     waiting: deque[tuple[Item, asyncio.Future[Result]]] = field(default_factory=deque)
     commits: int = 0
     committing: int = 0  # calls in these commits
-    company: int = 1  # calls that were being committed when the last group went
+    last_group_size: int = 1  # calls that were being committed when the last group went
     gathering: asyncio.Future[None] | None = None  # while the next group gathers: done when it is complete
 
     @property
@@ -53,7 +53,7 @@ class _Group(Generic[Item, Result]):
     @property
     def is_complete(self) -> bool:
         """Whether the next group has as many calls as were there last time. They come again, and soon."""
-        return len(self.waiting) >= self.company
+        return len(self.waiting) >= self.last_group_size
 
 
 class Grouper(Generic[Item, Result]):
@@ -116,7 +116,7 @@ class Grouper(Generic[Item, Result]):
             if group := self._next_group(state):
                 state.commits += 1
                 state.committing += len(group)
-                state.company = state.committing
+                state.last_group_size = state.committing
                 if state.waiting:
                     self._begin(key, state)
                 try:

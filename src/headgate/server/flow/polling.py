@@ -158,10 +158,10 @@ class Polling(TaskService):
             watched.again = [self._clock() + after for after in AGAIN]
         self._moved(stream, count)
 
-    def stirred(self, stream: str, consumer: str, count: int = 1, *, likely: bool = True) -> None:
+    def may_have_work(self, stream: str, consumer: str, count: int = 1, *, likely: bool = True) -> None:
         """Something may have become available for a consumer. Where it is not likely, it is not looked at too often."""
         if likely:
-            self._siblings.stirred(stream, consumer, count)
+            self._siblings.may_have_work(stream, consumer, count)
         self.wake(stream, consumer, count, likely=likely)
 
     def wake(self, stream: str, consumer: str, count: int, *, likely: bool = True) -> None:

@@ -215,8 +215,8 @@ class _Work:
             self._call.limit = limit
             self._call.trace = self.trace
             data = await route.handler(self._call)
-        if isinstance(route.answer, str):
-            kind = route.answer.encode()
+        if isinstance(route.response, str):
+            kind = route.response.encode()
             if isinstance(data, assets.File):
                 return self._file(data, self._call.sent)
             return route.status, kind, data, pages.GUARDS if kind == pages.HTML else []

@@ -35,7 +35,7 @@ class Route:
     path: str
     handler: Handler
     scope: Scope | None  # None: no token is needed
-    answer: Any  # the type of "data"; a str is the content type of an answer that is not JSON
+    response: Any  # the type of "data"; a str is the content type of an answer that is not JSON
     body: Any = None
     body_optional: bool = False
     query: type[msgspec.Struct] | None = None
