@@ -6,8 +6,8 @@ from typing import Any
 
 from ..database import statements
 from . import responses
-from .responses import Row
 from .request import Made, Request, call, given, look, path
+from .responses import Row
 
 
 @call(statements.HISTORY)

@@ -14,7 +14,7 @@ from ..database.encoding import CONTENT_TYPE, ENCODING
 from ..types import (
     ArchiveInfo,
     Attempt,
-    AuditEntry,
+    AuditInfo,
     ChannelInfo,
     ConsumerInfo,
     Finding,
@@ -237,5 +237,5 @@ def _length(milliseconds: int | None) -> timedelta | None:
 
 
 STREAMS, WORKERS, ARCHIVES = listed(StreamInfo), listed(WorkerInfo), listed(ArchiveInfo)
-TOKENS, AUDIT = listed(TokenInfo), listed(AuditEntry)
+TOKENS, AUDIT = listed(TokenInfo), listed(AuditInfo)
 ATTEMPTS, LIFE, FINDINGS = listed(Attempt), listed(LifeEvent), listed(Finding)

@@ -16,14 +16,14 @@ from .messages import (
     State,
     StoredMessage,
 )
-from .server import AuditEntry, TokenInfo
+from .server import AuditInfo, TokenInfo
 from .sources import BackfillInfo, PostgresSourceInfo, PostgresSourceState, Scheme, SourceCheck, SourceInfo, SourceKind
 from .streams import ArchiveInfo, Finding, SegmentInfo, SegmentState, Severity, StreamInfo
 
 __all__ = [
     "ArchiveInfo",
     "Attempt",
-    "AuditEntry",
+    "AuditInfo",
     "BackfillInfo",
     "Backoff",
     "ChannelInfo",

@@ -22,7 +22,7 @@ class TokenInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditInfo:
     """An administrative call: the token and its scopes then, the stream, and what was asked for (no secrets)."""
 
     id: int

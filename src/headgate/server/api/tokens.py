@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from ...database import statements
-from ...types import AuditEntry, TokenInfo
+from ...types import AuditInfo, TokenInfo
 from ..http.errors import Problem
 from ..http.routing import Call, Routes
 from .fields import Body, Count, Filter, Limit, Nothing, Response, Seq, fields_of, seconds
@@ -43,7 +43,7 @@ class AuditQuery(Body):
     before: Seq | None = None
 
 
-class Audited(fields_of(AuditEntry), Response):  # type: ignore[misc]
+class Audited(fields_of(AuditInfo), Response):  # type: ignore[misc]
     """An administrative call: the token and its scopes then, the stream, and what was asked for (no secrets)."""
 
 
@@ -79,4 +79,4 @@ async def revoke_token(call: Call) -> Nothing:
 async def list_audit(call: Call) -> list[Audited]:
     """Administrative calls, the newest first."""
     rows = await call.server.hg.run(statements.AUDIT_LOG, (call.query.limit, call.query.before))
-    return [Audited.of(AuditEntry(*row)) for row in rows]
+    return [Audited.of(AuditInfo(*row)) for row in rows]
