@@ -40,6 +40,7 @@ MODULES = {
     "tokens": ("token",),
     "torture": ("torture",),
     "up": ("up",),
+    "worker": ("worker",),
 }
 
 

@@ -24,10 +24,10 @@ class Eyes:
         hiding = Hiding() if "admin" in call.caller.scopes else call.server.hiding
         return cls(hiding, getattr(call.query, "data_limit", None))
 
-    def contains(self, m: StoredMessage, text: str) -> bool:
-        """Whether a lower-case text stands in what is seen of it: what is hidden cannot be guessed by searching."""
+    def text(self, m: StoredMessage) -> str:
+        """What is seen of it as text, to search in: what is hidden cannot be guessed so."""
         data, headers = self.hiding.shown(m.data, m.headers)
-        return text in _text(data).lower() or (headers is not None and text in _text(headers).lower())
+        return _text(data) if headers is None else f"{_text(data)}\n{_text(headers)}"
 
     def look(self, m: StoredMessage | PeekedMessage | DeadLetter) -> dict[str, Any]:
         """What is shown of a message, as fields of its response. `cut`: how long the data is, if it is not whole."""
