@@ -44,9 +44,7 @@ RETIRED = {
 }  # fmt: skip
 
 # Names that still have a retired word, and wait for the rename of their room. Take out what is done; add nothing.
-WAITING = {
-    "bury", "sweep", "sweep_at", "sift", "sift_", "begin_sift", "end_sift", "sift_template", "tend_lane", "told_lanes",
-}  # fmt: skip
+WAITING: set[str] = set()
 
 
 def words(name: str) -> list[str]:
