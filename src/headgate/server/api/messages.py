@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from ... import tracing
 from ...database import statements
 from ...database.columns import Array, Columns
+from ...database.encoding import decode
 from ...database.parameters import as_delay
 from ...types import Attempt, LifeEvent, MessageState, PeekedMessage, State, StoredMessage
 from ..flow.searching import search
@@ -37,6 +38,8 @@ from .fields import (
 from .payloads import Eyes
 
 routes = Routes()
+
+LARGE = 65_536  # bytes of data that are fetched whole
 
 
 class NewMessage(Body):
@@ -214,11 +217,32 @@ async def list_messages(call: Call) -> list[Stored]:
     def look(limit: int, before: int | None, after: int | None) -> Awaitable[list[StoredMessage]]:
         return stream.messages(limit, newest_first=backward, filter=q.key_pattern, before=before, after=after)
 
+    if q.text is None and q.data_limit is not None:
+        return await _cut(call, eyes, (call.stream, q.limit, backward, _patterns(q), before, after))
     if q.text is None:
         return [Stored.of(m, **eyes.look(m)) for m in await look(q.limit, before, after)]
     wanted = q.text.lower()
     found, call.next = await search(look, eyes.text, wanted, q.limit, backward, before, after)
     return [Stored.of(m, **eyes.look(m)) for m in found]
+
+
+async def _cut(call: Call, eyes: Eyes, which: tuple[Any, ...]) -> list[Stored]:
+    """Messages of which large data is cut in the database already: a page of them could be gigabytes."""
+    most = max(eyes.limit or 0, LARGE)
+    found = []
+    for row in await call.server.hg.run(statements.MESSAGES_CUT, (most, eyes.limit, most, *which)):
+        seq, key, text, headers, deliver_at, created_at, size = row
+        if size is None:
+            m = StoredMessage(seq, key, decode(text, headers), headers, deliver_at, created_at)
+            found.append(Stored.of(m, **eyes.look(m)))
+        else:
+            part = eyes.look_at_part(text, headers, size)
+            found.append(Stored(**{"seq": seq, "key": key, "deliver_at": deliver_at, "created_at": created_at, **part}))
+    return found
+
+
+def _patterns(q: MessagesQuery) -> Array | None:
+    return None if q.key_pattern is None else Array([q.key_pattern])
 
 
 async def _between(call: Call, q: MessagesQuery) -> tuple[int | None, int | None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...types import DeadLetter, PeekedMessage, StoredMessage
 from ..http.routing import Call
-from ..operate.hiding import Hiding
+from ..operate.hiding import HIDDEN, Hiding
 from .fields import as_json_value
 
 
@@ -28,6 +28,12 @@ class Eyes:
         """What is seen of it as text, to search in: what is hidden cannot be guessed so."""
         data, headers = self.hiding.shown(m.data, m.headers)
         return _text(data) if headers is None else f"{_text(data)}\n{_text(headers)}"
+
+    def look_at_part(self, text: str, headers: dict[str, Any] | None, size: int) -> dict[str, Any]:
+        """The same where only the first part of the data is known. What is hidden cannot be found in it: all is."""
+        hides = any(path[0] == "data" for path in self.hiding.paths)
+        _, headers = self.hiding.shown(None, headers)
+        return {"data": HIDDEN if hides else text, "headers": headers, "cut": size}
 
     def look(self, m: StoredMessage | PeekedMessage | DeadLetter) -> dict[str, Any]:
         """What is shown of a message, as fields of its response. `cut`: how long the data is, if it is not whole."""
