@@ -29,7 +29,7 @@ MayStart = Callable[[], bool]
 REPEAT_SECONDS = 60.0  # seconds after which it is said again that every handler hangs
 
 
-class Waiting(Protocol):
+class WaitingQueue(Protocol):
     """What waits for a handler, in the order in which it gets one: a deque, or `Turns` of several consumers."""
 
     def __len__(self) -> int: ...
@@ -76,12 +76,12 @@ class _Runners:
 
     def __init__(
         self, call: Callable[[Any], Any], count: int, timeout: float | None, finished: Finished,
-        waiting: Waiting | None = None,
+        waiting: WaitingQueue | None = None,
     ) -> None:  # fmt: skip
         self._call = call
         self._timeout = timeout
         self._finished = finished
-        self._waiting: Waiting = deque() if waiting is None else waiting
+        self._waiting: WaitingQueue = deque() if waiting is None else waiting
         self._slots: list[Claimed | None] = [None] * count
         self.tasks: list[asyncio.Task[None]] = []
         self.may_start: MayStart | None = None
