@@ -9,7 +9,7 @@ import headgate
 from . import served
 from .app import app
 from .call import Call, command, quiet_pool
-from .output import talk
+from .output import print_status
 
 
 @command(app, "demo")
@@ -33,10 +33,12 @@ def demo(call: Call, port: int, rate: float, seconds: float | None, own: bool, r
 
     def ready(started: demos.Started) -> None:
         place = {"console": started.console, "url": started.url, "token": started.token}
-        call.say({**place, "database": started.database_url}, started.console)
-        talk("open it in a browser; Ctrl-C ends the demo")
+        call.print_data({**place, "database": started.database_url}, started.console)
+        print_status("open it in a browser; Ctrl-C ends the demo")
         if beside is not None:
-            talk("shipments are pushed if that server was started with --push-allow 127.0.0.1, as `make run` does")
+            print_status(
+                "shipments are pushed if that server was started with --push-allow 127.0.0.1, as `make run` does"
+            )
 
     quiet_pool()
     database = call.named_url
@@ -46,13 +48,15 @@ def demo(call: Call, port: int, rate: float, seconds: float | None, own: bool, r
         token = secret.read_text(encoding="utf-8").strip() if secret.exists() else ""
         beside = demos.Started(url, token, database or f"of {served.home()}")
         home = None if database else served.home()
-        talk(f"a server runs in this folder, at {url}: the shop opens there (--own starts another)")
+        print_status(f"a server runs in this folder, at {url}: the shop opens there (--own starts another)")
     if remove:
         if database is None and home is None:
             raise click.UsageError("name the database with --database, or start its server in this folder")
         removed = demos.remove(database, home)
-        call.say({"removed": removed}, "removed " + ", ".join(removed) if removed else "there was nothing to remove")
+        call.print_data(
+            {"removed": removed}, "removed " + ", ".join(removed) if removed else "there was nothing to remove"
+        )
         return
     demos.run(database, beside=beside, directory=home, port=port, rate=rate, seconds=seconds, ready=ready)
     if beside is not None or database is not None:
-        talk("its streams are still there to look at: `headgate demo --remove` removes them")
+        print_status("its streams are still there to look at: `headgate demo --remove` removes them")
