@@ -3,8 +3,9 @@
 -- seek(stream, consumer, target): moves the whole consumer to 'beginning', 'end', a seq or a time.
 -- What was in flight or parked is forgotten, and so is what was discarded: it comes again from the
 -- target on; acks of it are stale. 55P03 when an open transaction has something of it in hand for
--- longer than a second. Locks as hold_consumer; writes cursor, delivery, departed, parked, wake,
--- discovered, discarded.
+-- longer than a second.
+-- Locks: as hold_consumer.
+-- Writes: cursor, delivery, departed, parked, wake, discovered, discarded.
 create or replace function headgate.seek(stream text, consumer text, target text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -31,7 +32,9 @@ begin
 end $$;
 
 -- reset_for_seek(consumer) -> the seqs of what the consumer had in flight or parked and, as it
--- seeks, has no more. The caller holds the consumer. Writes delivery, departed, parked, wake.
+-- seeks, has no more.
+-- Needs: the caller holds the consumer.
+-- Writes: delivery, departed, parked, wake.
 create or replace function headgate.reset_for_seek(c headgate.consumer) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare had bigint[];
@@ -50,8 +53,9 @@ begin
 end $$;
 
 -- park_preserved(consumer, seqs, target): those of the messages at or above the target that are no
--- longer in the log wait for the consumer, which has been put there, as if never delivered. The
--- caller holds the consumer. Writes parked, wake.
+-- longer in the log wait for the consumer, which has been put there, as if never delivered.
+-- Needs: the caller holds the consumer.
+-- Writes: parked, wake.
 create or replace function headgate.park_preserved(
   c headgate.consumer, p_seqs bigint[], p_target bigint)
 returns void
@@ -69,7 +73,8 @@ begin
 end $$;
 
 -- place(consumer, target, newest): puts every cursor of a consumer at a target. Where lanes are
--- named that is the gatherer alone (see lanes/lanes.sql). Writes cursor.
+-- named that is the gatherer alone (see lanes/lanes.sql).
+-- Writes: cursor.
 create or replace function headgate.place(c headgate.consumer, p_target text, newest headgate.tick)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

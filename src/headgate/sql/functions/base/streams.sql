@@ -11,7 +11,7 @@
 -- false, dedup_window 5 minutes, max_message_bytes 16777216, segment_rows 1000000, segment_bytes
 -- 1073741824, compact_every 30 minutes, and there are no other limits. With if_not_exists an
 -- existing stream is left as it is; HG015 when it has other settings than those that are given.
--- Writes stream, layout, segment, tick; DDL.
+-- Writes: stream, layout, segment, tick; DDL.
 create or replace function headgate.create_stream(
   name text, lanes int default null, lane_by text default null, retain text default null,
   retain_up_to interval default null, retain_at_least interval default null,
@@ -69,7 +69,8 @@ begin
 end $$;
 
 -- make_stream_tables(stream): the log, what is preserved of it, its views, its first segments and
--- tick, and the functions that are generated for it. Writes layout, segment, tick; DDL.
+-- tick, and the functions that are generated for it.
+-- Writes: layout, segment, tick; DDL.
 create or replace function headgate.make_stream_tables(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -131,8 +132,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- hold_stream(stream): keeps it from being dropped or given other lanes until the end of the
--- transaction, for what is going to refer to it. Waits for at most a second: 55P03. Locks its row
--- FOR KEY SHARE.
+-- transaction, for what is going to refer to it. Waits for at most a second: 55P03.
+-- Locks: its row FOR KEY SHARE.
 create or replace function headgate.hold_stream(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin

@@ -7,7 +7,9 @@
 -- it is in flight), failed (nacked) or expired, dead (it became a dead letter), redriven, replayed,
 -- discarded; and where it is now: parked, delayed, blocked (behind one of its key) or released
 -- (until: when it is due), waiting (not read yet), skipped (by the consumer's filter), done. Of
--- attempts the last 20 are kept. No row for a seq that was not drawn yet. Locks and writes nothing.
+-- attempts the last 20 are kept. No row for a seq that was not drawn yet.
+-- Locks: nothing.
+-- Writes: nothing.
 create or replace function headgate.message_life(stream text, seq bigint)
 returns table (at timestamptz, consumer text, event text, attempt int, worker text, error text,
   until timestamptz)
