@@ -77,7 +77,7 @@ returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if c.max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
-  perform headgate.place(c, p_start, newest);
+  perform headgate.position_cursors(c, p_start, newest);
   if c.leased then perform headgate.ensure_slots(c); end if;
   if p_push is not null then perform headgate.write_push(c, p_push); end if;
 end $$;

@@ -23,7 +23,7 @@ begin
   had := headgate.reset_for_seek(c);
   delete from headgate.discarded x where x.consumer = c.id;
   -- point: a seek has forgotten
-  perform headgate.place(c, target, newest);
+  perform headgate.position_cursors(c, target, newest);
   -- point: a seek has placed the cursors
   perform headgate.forget_sample(c.id);
   if target <> 'end' then
@@ -72,11 +72,11 @@ begin
      where p.consumer = c.id and p.lane >= 144115188075855872;
 end $$;
 
--- place(consumer, target, newest): puts every cursor of a consumer at a target. Where lanes are
--- named that is the gatherer alone (see lanes/lanes.sql).
+-- position_cursors(consumer, target, newest): puts every cursor of a consumer at a target. Where
+-- lanes are named that is the gatherer alone (see lanes/lanes.sql).
 -- Writes: cursor.
-create or replace function headgate.place(c headgate.consumer, p_target text, newest headgate.tick)
-returns void
+create or replace function headgate.position_cursors(
+  c headgate.consumer, p_target text, newest headgate.tick) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   t headgate.tick;
@@ -141,8 +141,8 @@ begin
     from headgate.tick t where t.stream = p_stream and t.at <= moment and t.base = t.id
       order by t.id desc limit 1;
   execute format(
-    'select m.seq from (select seq, created_at from headgate.message_%1$s union all select seq, created_at from headgate.preserved_%1$s) m '
-                 'where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
+    'select m.seq from %s m where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1',
+    headgate.stored_sql(p_stream, 'm.seq, m.created_at'))
     into seq using coalesce(near, 0), moment;
   return coalesce(seq, headgate.last_seq(p_stream) + 1);
 end $$;

@@ -95,7 +95,8 @@ begin
   if s.one_message_per_key then
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s.id);
   end if;
-  execute format('create table headgate.preserved_%1$s (like headgate.message_%1$s, primary key (seq))',
+  execute format('create table headgate.preserved_%1$s '
+                 '(like headgate.message_%1$s, primary key (seq))',
                  s.id);
   execute format(
     'create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
@@ -112,6 +113,14 @@ begin
     select s.id, t, t, '3:3:', 0, 0, 0, '3' from nextval('headgate.tick_id') t;
   perform headgate.build_stream(s.id);
 end $$;
+
+-- stored_sql(stream id, columns) -> the SQL of all messages that are stored, with these columns:
+-- those in the log, and those that compaction has preserved.
+create or replace function headgate.stored_sql(p_stream int, p_columns text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('(select %2$s from headgate.message_%1$s m '
+                'union all select %2$s from headgate.preserved_%1$s m)', p_stream, p_columns)
+$$;
 
 -- grant_views(stream): who looks may read its views, once there is the role.
 create or replace function headgate.grant_views(s headgate.stream) returns void

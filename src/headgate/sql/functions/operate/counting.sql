@@ -162,11 +162,8 @@ declare r timestamptz;
 begin
   if p_seq is null then return null; end if;
   execute format($q$
-    select m.created_at from (
-      select m.seq, m.created_at from headgate.message_%1$s m
-      union all
-      select m.seq, m.created_at from headgate.preserved_%1$s m) m
-     where m.seq = $1 limit 1 $q$, p_stream) into r using p_seq;
+    select m.created_at from %s m where m.seq = $1 limit 1 $q$,
+    headgate.stored_sql(p_stream, 'm.seq, m.created_at')) into r using p_seq;
   return r;
 end $$;
 

@@ -91,10 +91,11 @@ begin
              where k.consumer = ($1).id
       union all
       select m.created_at
-        from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
+        from %2$s m
           where m.seq = least(
         (select min(f.seq) from headgate.in_flight f where f.consumer = ($1).id),
-        (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$, c.stream)
+        (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$,
+    c.stream, headgate.stored_sql(c.stream, 'm.seq, m.created_at'))
           into r using c;
   return r;
 end $$;

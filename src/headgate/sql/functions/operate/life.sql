@@ -27,8 +27,8 @@ begin
     -- (lanes with a name have another type than numbered ones, and a session keeps one plan for
     -- both)
     select m.lane::bigint as lane, m.xid, m.key, m.created_at, m.deliver_at
-      from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
-     where m.seq = $1 limit 1 $q$, s.id)
+      from %s m
+     where m.seq = $1 limit 1 $q$, headgate.stored_sql(s.id, 'm.*'))
     into m using message_life.seq;
   return query
   select x.at, x.name, x.event, x.attempt, x.worker, x.error, x.until
