@@ -13,7 +13,7 @@ from headgate.cli.exits import MEANINGS
 HEAD = """\
 # Command line reference
 
-Generated from the program by `make docs`: do not edit.
+<!-- Generated from the program by `make docs`: do not edit. -->
 
 `headgate`, which is `python -m headgate`, too, comes with `pip install headgate`; `headgate up` needs
 `headgate[server]`, `headgate pipeline` `headgate[spark]`. stdout is data, stderr is talk: what is printed can be piped,

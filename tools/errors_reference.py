@@ -13,7 +13,7 @@ from headgate.server.http.errors import problem
 HEAD = """\
 # Errors
 
-Generated from the program by `make docs`: do not edit.
+<!-- Generated from the program by `make docs`: do not edit. -->
 
 Every error has a message and a hint that says what to do. In Python they are classes under `headgate.Error`, with
 `.message` and `.hint`; in SQL an SQLSTATE of class `HG` with a HINT; over HTTP a status and a code; in the shell a line

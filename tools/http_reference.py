@@ -13,7 +13,9 @@ from headgate.server.http.openapi import document
 HEAD = """\
 # HTTP reference
 
-Generated from the program by `make docs`: do not edit. A running server has the same at `/docs` (for people) and
+<!-- Generated from the program by `make docs`: do not edit. -->
+
+A running server has the same at `/docs` (for people) and
 `/openapi.json` (for programs).
 
 Send `Authorization: Bearer <token>`, and `Content-Type: application/json` with a body. Answers are `{"data": …}`,

@@ -18,7 +18,7 @@ from headgate.worker.options import WorkerOptions, WorkerSettings, WorkerStats
 HEAD = """\
 # Python reference
 
-Generated from the program by `make docs`: do not edit.
+<!-- Generated from the program by `make docs`: do not edit. -->
 
 `import headgate` has the names that programs begin with; what is raised is in `headgate.errors`, what is given back in
 `headgate.types`. The client exists twice with the same names: `headgate.connect()` gives the sync one, `await

@@ -20,7 +20,7 @@ from headgate.server.settings import Settings
 HEAD = """\
 # Settings
 
-Generated from the program by `make docs`: do not edit.
+<!-- Generated from the program by `make docs`: do not edit. -->
 
 The same names in SQL, Python and HTTP (where lengths of time end in `_ms`); on the command line with dashes. In SQL
 a length of time is an `interval`, in Python seconds or a `timedelta`, on the command line a number with a unit such

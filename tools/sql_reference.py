@@ -10,7 +10,7 @@ SQL = Path(__file__).resolve().parent.parent / "src" / "headgate" / "sql"
 HEAD = """\
 # SQL reference
 
-Generated from the headers of `src/headgate/sql/functions/*/*.sql` by `make docs`: do not edit.
+<!-- Generated from the headers of src/headgate/sql/functions/*/*.sql by `make docs`: do not edit. -->
 
 Functions and views of schema `headgate` are the interface; its tables are private. Every function can be called
 from any client, inside any transaction. Errors have an SQLSTATE of class `HG` and a hint: [errors](errors.md).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,14 +13,17 @@ from typing import get_origin
 
 import psycopg
 import pytest
+from playwright.sync_api import sync_playwright
 
 import build_docs
 import errors_reference
 import headgate
 import http_reference
+import install_chromium
 import python_reference
 import settings_reference
 import sql_reference
+from console.browser import FLAGS, PATIENCE
 from headgate.server.api.routes import ROUTES
 from headgate.server.http.errors import Problem
 from headgate.worker.options import WorkerOptions
@@ -108,6 +112,39 @@ def test_pictures_stand_alone() -> None:
         assert "<title>" in text
         assert re.findall(r'https?://(?!www\.w3\.org/2000/svg")', text) == []
         assert "viewBox" in text
+
+
+def test_figures_of_the_front_page_were_measured() -> None:
+    figures = re.findall(r"<strong>([\d,.]+)", (DOCS / "index.md").read_text(encoding="utf-8"))
+    assert len(figures) == 3
+    measured = (DOCS / "benchmarks/README.md").read_text(encoding="utf-8")
+    assert [f for f in figures if f"| {f} |" not in measured] == []
+
+
+def test_each_decision_is_in_the_index() -> None:
+    index = (DOCS / "adr/README.md").read_text(encoding="utf-8")
+    assert [f.name for f in (DOCS / "adr").glob("0*.md") if f"({f.name})" not in index] == []
+
+
+def test_the_site_can_be_searched_as_files(site: Path) -> None:
+    """Where nothing may be fetched and no Worker started, the index is a script, and a frame of the page searches."""
+    program = next(filter(None, map(shutil.which, install_chromium.NAMES)), None)
+    if program is None:
+        pytest.skip("needs Chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "concepts/lanes.html").as_uri())
+        page.locator(".md-search__input").click()
+        page.locator(".md-search__input").press_sequentially("dead letter")
+        found = page.locator(".md-search-result__item a").first
+        found.wait_for(timeout=PATIENCE)
+        found.click()
+        page.wait_for_url("**/*h=dead*")
+        browser.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
 @pytest.mark.parametrize("name", build_docs.PAGES)

@@ -83,6 +83,21 @@ def test_the_database(metrics: dict[str, Metric]) -> None:
     assert value(metrics, "headgate_table_dead_rows", table="cursor") >= 0
 
 
+def test_sources_of_tables(metrics: dict[str, Metric]) -> None:
+    of = {"source": "shop"}
+    assert value(metrics, "headgate_source_messages_total", **of) == 3
+    assert value(metrics, "headgate_source_state", **of, state="reading") == 1
+    assert sum(s.value for s in metrics["headgate_source_state"].samples) == 1
+    assert metrics["headgate_source_error"].samples == []
+    assert value(metrics, "headgate_source_lag_bytes", **of) >= 0
+    assert 0 <= value(metrics, "headgate_source_lag_seconds", **of) < 60
+    assert value(metrics, "headgate_source_rate", **of) >= 0
+    assert value(metrics, "headgate_source_retained_bytes", **of) > 0
+    assert value(metrics, "headgate_source_warn_bytes", **of) == 2**30
+    assert value(metrics, "headgate_source_backfill_rows", **of) <= value(metrics, "headgate_source_backfill_of", **of)
+    assert value(metrics, "headgate_source_problems", **of) == 0
+
+
 def test_an_open_transaction_shows(db: psycopg.Connection, database_url: str) -> None:
     with psycopg.connect(database_url) as other:
         other.execute("create table x ()")  # it has an id now

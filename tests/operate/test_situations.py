@@ -304,6 +304,58 @@ def open_endpoint(s: Situation, advice: str) -> None:
         wait_until(lambda: s.value("headgate_consumer_lag", **OF) == 0)
 
 
+# Sources of tables
+
+
+SHOP = {"source": "shop"}
+
+
+def source(s: Situation, stack: ExitStack, url: str, **settings: Any) -> None:
+    data(s.http.post("/api/streams", json={"name": "changes"}))
+    asked = {"name": "shop", "stream": "changes", "kind": "postgres", "url": url, "tables": ["customers"], **settings}
+    data(s.http.post("/api/sources", json=asked))
+    stack.callback(lambda: data(s.http.delete("/api/sources/shop")))
+    wait_until(lambda: s.value("headgate_source_state", state="reading", **SHOP) == 1)
+
+
+def lost_source(s: Situation, stack: ExitStack) -> Callable[[], object]:
+    s.db.execute("create table customers (id int primary key)")
+    source(s, stack, s.url)
+    s.db.execute("drop publication headgate_shop")
+    return nothing
+
+
+def unread_source(s: Situation, stack: ExitStack) -> Callable[[], object]:
+    name = s.db.info.dbname
+    s.db.execute(f"create role shopper login replication; grant create on database {name} to shopper")
+    stack.callback(lambda: s.db.execute("drop owned by shopper; drop role shopper"))
+    s.db.execute("create table customers (id int primary key); alter table customers owner to shopper")
+    source(s, stack, s.url.replace("postgres@", "shopper@"))
+    stack.callback(lambda: s.db.execute("alter role shopper login"))
+    s.db.execute("alter role shopper nologin")
+    s.db.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'shopper'")
+    return nothing
+
+
+def let_it_in(s: Situation, advice: str) -> None:
+    assert advice == "run ALTER ROLE … LOGIN there"
+    s.db.execute("alter role shopper login")
+
+
+def paused_source(s: Situation, stack: ExitStack) -> Callable[[], object]:
+    s.db.execute("create table customers (id int primary key, t text)")
+    source(s, stack, s.url, warn_bytes=5_000_000)
+    data(s.http.post("/api/sources/shop/pause"))
+    s.db.execute("insert into customers select i, repeat('x', 500) from generate_series(1, 20000) i")
+    return nothing
+
+
+def resume_it(s: Situation, advice: str) -> None:
+    s.follow(advice)
+    wait_until(lambda: s.value("headgate_source_messages_total", **SHOP) == 20_000)
+    s.db.execute("checkpoint")  # (what a slot needs is reckoned anew when the server notes what runs in it)
+
+
 BILLING = "consumer orders/billing"
 CASES = {
     "dead workers": Case(
@@ -348,6 +400,21 @@ CASES = {
         lambda s: s.value("headgate_consumer_most_failures", **OF) >= 3,
         BILLING, "Pushing to http://127.0.0.1:\\d+/hook fails: .* the last answer was: the connection failed",
         open_endpoint, options=("push_private=on",),
+    ),
+    "lost source": Case(
+        lost_source, "HeadgateSourceLost",
+        lambda s: s.value("headgate_source_state", state="lost", **SHOP) == 1,
+        "source shop", 'is lost: the publication "headgate_shop" is gone: changes since',
+    ),
+    "source that nobody can read": Case(
+        unread_source, "HeadgateSourceNotRead",
+        lambda s: s.value("headgate_source_state", state="failing", **SHOP) == 1,
+        "source shop", "cannot be read since .*: the user of the source's URL may not log in", let_it_in,
+    ),
+    "paused source": Case(
+        paused_source, "HeadgateSourceRetains",
+        lambda s: s.value("headgate_source_retained_bytes", **SHOP) > 5_000_000,
+        "source shop", "is paused, and its slot keeps \\d+ .B of that database's log", resume_it,
     ),
 }  # fmt: skip
 

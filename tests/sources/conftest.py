@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from headgate.postgres.cluster import Cluster
 from support.postgres import SETTINGS
+from support.source_readers import Reading
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +32,17 @@ def source_cluster(request: pytest.FixtureRequest) -> Cluster:
     name = "cluster" if request.param == "same" else "oldest_cluster"
     found: Cluster = request.getfixturevalue(name)
     return found
+
+
+@pytest.fixture
+def reading(database_url: str) -> Iterator[Callable[[], Reading]]:
+    """Starts a process that reads sources, as often as it is called."""
+    started: list[Reading] = []
+
+    def start() -> Reading:
+        started.append(Reading(database_url))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()

@@ -22,7 +22,8 @@ from headgate.replication import setup, wire
 from headgate.replication.assembling import Assembler
 from headgate.replication.backfill import Backfill, Rows, load, read_chunk
 from headgate.replication.changes import Table
-from headgate.replication.feed import Feed, connect
+from headgate.replication.connections import connect
+from headgate.replication.feed import Feed
 from headgate.replication.pgoutput import Relation
 from headgate.replication.snapshots import RecentChanges, Snapshot
 from support.calls import value
@@ -31,19 +32,6 @@ from support.source_databases import source_database
 from support.source_readers import Reading, caught_up, connected, messages, wait_until
 
 Db = psycopg.Connection[Any]
-
-
-@pytest.fixture
-def reading(database_url: str) -> Iterator[Callable[[], Reading]]:
-    started: list[Reading] = []
-
-    def start() -> Reading:
-        started.append(Reading(database_url))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
 
 
 @pytest.fixture

@@ -251,19 +251,6 @@ def rebuild(
 
 
 @pytest.fixture
-def reading(database_url: str) -> Iterator[Callable[[], Reading]]:
-    started: list[Reading] = []
-
-    def start() -> Reading:
-        started.append(Reading(database_url))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-
-
-@pytest.fixture
 def url(bin_dir: Path, tmp_path: Path) -> Iterator[str]:
     cluster = Cluster(bin_dir, tmp_path / "data", tmp_path / "run", settings=SETTINGS)
     cluster.init()

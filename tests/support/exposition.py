@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.postgres.cluster import Cluster
 from support.databases import new_database
 from support.servers import data, eventually, replica
+from support.waiting import wait_until
 
 C = "/api/streams/orders/consumers/billing"
 
@@ -36,4 +38,14 @@ def busy_server(cluster: Cluster, directory: Path) -> Iterator[str]:
         first, second, third, *_ = eventually(C + "/receive", http, 5)
         data(http.post(C + "/ack", json={"ack_ids": [first["ack_id"], second["ack_id"]]}))
         data(http.post(C + "/nack", json={"ack_ids": [third["ack_id"]]}))
-        yield http.get("/metrics").text
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("create table customers (id int primary key)")
+            db.execute("insert into customers select generate_series(1, 3)")
+        data(http.post("/api/streams", json={"name": "changes"}))
+        asked = {"name": "shop", "stream": "changes", "kind": "postgres", "url": url, "tables": ["customers"]}
+        try:
+            data(http.post("/api/sources", json={**asked, "backfill": True}))
+            wait_until(lambda: data(http.get("/api/sources/shop"))["messages"] == 3)
+            yield http.get("/metrics").text
+        finally:
+            http.delete("/api/sources/shop")  # a slot keeps its database

@@ -22,8 +22,9 @@ import asyncio, logging, sys
 logging.basicConfig(level=logging.INFO)
 import headgate
 from headgate.replication import feed, reader, service, watching
-reader.KEEP_EVERY, reader.LEASE, service.LOOK_EVERY, service.FIRST_RETRY = 0.2, 1.0, 0.1, 0.1
-reader.TABLES_EVERY, watching.WATCH_EVERY, service.LONGEST_RETRY = 1.0, 0.3, 1.0
+from headgate.service import Pace
+reader.KEEP_EVERY, reader.LEASE, service.LOOK_EVERY, service.RETRY = 0.2, 1.0, 0.1, Pace(0.1, 1.0)
+reader.TABLES_EVERY, watching.WATCH_EVERY = 1.0, 0.3
 feed.TELL_EVERY = 0.2
 async def main():
     async with await headgate.connect_async(sys.argv[1]) as hg:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import changes, pgoutput
 from .changes import Message, Table, Transaction
-from .values import quoted
+from .values import TypeChanged, quoted
 from .wire import Data, Keepalive, ProtocolError, read_frame
 
 MOST_MESSAGES = 1000  # of a batch
@@ -22,6 +22,13 @@ ANNOTATE = "headgate.annotate"  # the prefix of notes about the transaction that
 
 Part = tuple[list[str], list[str]]  # keys and data of messages
 Finished = tuple[Any, ...]  # a backfill that is done: the parameters of statements.TELL_DELETED_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """A row is not of the types that its table was learned with: one of them was altered."""
+
+    relation: pgoutput.Relation
 
 
 @dataclass(slots=True)
@@ -82,8 +89,9 @@ class Assembler:
         """What a table is from now on."""
         self._tables[table.relation.oid] = table
 
-    def push(self, frame: bytes) -> pgoutput.Relation | Keepalive | None:
-        """Takes a frame. A table that it returns has to be learned before the next one."""
+    def push(self, frame: bytes) -> pgoutput.Relation | Outdated | Keepalive | None:
+        """Takes a frame. A table that it returns has to be learned before the next one; one that is Outdated, as
+        `loose` as it is then, before this one is pushed again."""
         read = read_frame(frame)
         if isinstance(read, Keepalive):
             if self._transaction is None:  # else something that ended before is still on its way
@@ -92,7 +100,7 @@ class Assembler:
         message = pgoutput.read_message(read.payload)
         if isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
             if not self._is_old:
-                self._row(message, read)
+                return self._row(message, read)
         elif isinstance(message, pgoutput.Relation):
             return message
         elif isinstance(message, pgoutput.Begin):
@@ -138,17 +146,21 @@ class Assembler:
             batch.end, batch.committed_at = self._end, self._committed_at
         return batch
 
-    def _row(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, read: Data) -> None:
+    def _row(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, read: Data) -> Outdated | None:
         table = self._tables.get(message.relation)
         if table is None:
             raise ProtocolError(f"a row of a table that was not told before: {message.relation}")
-        if isinstance(message, pgoutput.Insert):
-            made = changes.of_insert(table, message, read.lsn, self._about)
-        elif isinstance(message, pgoutput.Update):
-            made = changes.of_update(table, message, read.lsn, self._about)
-        else:
-            made = changes.of_delete(table, message, read.lsn, self._about)
+        try:
+            if isinstance(message, pgoutput.Insert):
+                made = changes.of_insert(table, message, read.lsn, self._about)
+            elif isinstance(message, pgoutput.Update):
+                made = changes.of_update(table, message, read.lsn, self._about)
+            else:
+                made = changes.of_delete(table, message, read.lsn, self._about)
+        except TypeChanged:
+            return Outdated(table.relation)
         self._add(made, table)
+        return None
 
     def _add(self, made: list[Message], table: Table, *, is_whole: bool = False) -> None:
         for message in made:
@@ -171,10 +183,20 @@ class Assembler:
         if note.prefix == HEARTBEAT:
             self.heartbeat = note.content.decode(errors="replace")
         elif note.prefix == ANNOTATE and note.is_transactional and self._transaction is not None:
-            text = note.content.decode(errors="replace").replace("\x00", "")
-            try:
-                json.loads(text)
-            except ValueError:
-                text = quoted(text)
-            self._transaction.annotations = text
+            self._transaction.annotations = _as_json(note.content)
             self._about = self._transaction.metadata()
+
+
+def _as_json(content: bytes) -> str:
+    """What an application has written, as it stands if it is JSON; else a string of it."""
+    text = content.decode(errors="replace").replace("\x00", "")
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):  # (nested so deeply that readers would fail, too)
+        return quoted(text)
+    return text
+
+
+def _refuse(constant: str) -> None:
+    """NaN and infinity are not JSON, though Python reads them."""
+    raise ValueError(constant)

@@ -25,7 +25,7 @@ from .changes import PLAIN, Message, Route, Table
 from .pgoutput import Column, Relation
 from .snapshots import RecentChanges, Snapshot
 from .troubles import TargetFailed
-from .values import Type
+from .values import Type, TypeChanged
 from .wire import lsn_number
 
 LOOK_EVERY = 1.0  # seconds between looks for tables to read
@@ -296,12 +296,15 @@ class Backfill:
             try:
                 await self._settle(source, target, row)
                 is_over, problem = await self._read(source, target, row)
-            except psycopg.errors.UndefinedColumn:  # it was altered since its columns were looked up: look again
+            except (psycopg.errors.UndefinedColumn, TypeChanged):  # altered since it was looked up: look again
                 continue
             except psycopg.Error as error:
                 if error.sqlstate is None or error.sqlstate.startswith(GONE):
                     raise
-                is_over, problem = True, str(error).strip()  # its changes are read all the same
+                is_over, problem = (
+                    True,
+                    error.diag.message_primary or str(error).strip(),
+                )  # its changes are read all the same
             finally:
                 self.is_tracking = False
                 self.recent.clear()

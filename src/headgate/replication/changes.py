@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from .pgoutput import UNCHANGED, Column, Delete, Insert, Relation, Row, Update
@@ -63,6 +63,7 @@ class Table:
     columns: tuple[tuple[str, Encoder], ...] = field(repr=False)
     stream: str | None = None
     own_key: tuple[int, ...] = ()  # places of the columns that messages are keyed by, where those are chosen
+    types: dict[int, Type] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -91,7 +92,14 @@ class Table:
             tuple((quoted(c.name), encoder(c.type, types)) for c in columns),
             route.stream,
             own_key,
+            types,
         )
+
+    def loose(self) -> Table:
+        """The same, which takes values of types that were altered since: as strings."""
+        columns = self.relation.columns
+        encoders = tuple((quoted(c.name), encoder(c.type, self.types, is_strict=False)) for c in columns)
+        return replace(self, columns=encoders)
 
     def identity(self, is_whole: bool) -> Sequence[int]:
         """Places of what is known of an old row."""

@@ -6,6 +6,7 @@ deletes of it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from ..errors import InvalidArgument, SourceBlocked
+from .connections import APPLICATION, UNLIMITED
 
 OLDEST = 15
 
@@ -34,7 +36,10 @@ class Check:
 @contextmanager
 def connected(url: str) -> Iterator[Db]:
     try:
-        db = psycopg.connect(url, autocommit=True, connect_timeout=10, application_name="headgate source")
+        db = psycopg.connect(url, autocommit=True, connect_timeout=10, application_name=APPLICATION)
+        db.execute(
+            "select set_config(name, value, false) from json_each_text(%s) x (name, value)", (json.dumps(UNLIMITED),)
+        )
     except (psycopg.ProgrammingError, ValueError):  # it quotes the part it cannot read, which may be the password
         raise InvalidArgument(
             "the URL of the database to read is not one", hint="write postgresql://user:password@host:port/database"
@@ -56,6 +61,8 @@ def connected(url: str) -> Iterator[Db]:
                 f"the user may not do that: {error.diag.message_primary}",
                 hint="connect as the owner of the tables, or let the owner make the publication and name it",
             ) from None
+        except psycopg.Error as error:
+            raise SourceBlocked(f"the database to read refuses: {error.diag.message_primary or error}") from error
 
 
 def look(
@@ -190,6 +197,19 @@ def identities(db: Db, tables: Sequence[str]) -> Iterator[Check]:
                 f"{name} has no primary key or other replica identity, so PostgreSQL would refuse the application's "
                 "updates and deletes of it",
                 f"give it a primary key, or run ALTER TABLE {name} REPLICA IDENTITY FULL",
+            )  # fmt: skip
+        if db.execute(
+            """
+            select 1 from pg_catalog.pg_class c where c.oid = %s::regclass and c.relkind = 'p' and not exists (
+              select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary and i.indimmediate)
+            """,
+            (table,),
+        ).fetchone():  # (a new partition has the primary key of what it is a part of, and no other identity)
+            yield Check(
+                "replica identity", False,
+                f"{table} is partitioned and has no primary key, so PostgreSQL would refuse the application's updates "
+                "and deletes of partitions that are made later",
+                f"give {table} a primary key, or name its partitions as tables instead of it",
             )  # fmt: skip
         if db.execute(
             """

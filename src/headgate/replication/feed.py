@@ -14,33 +14,13 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, sql
-from psycopg.conninfo import conninfo_to_dict
 
+from .connections import SILENCE, connect
 from .timelines import check_timeline
 from .wire import Keepalive, lsn_text, write_status
 
 MOST_FRAMES = 500  # handed over at once
 TELL_EVERY = 2.0  # seconds
-SILENCE = 30.0  # seconds after which a server that was asked counts as gone
-
-# How values are written: the same everywhere, exact, and as PostgreSQL reads them again.
-SESSION = {
-    "datestyle": "ISO", "intervalstyle": "postgres", "timezone": "UTC", "bytea_output": "hex",
-    "extra_float_digits": "1", "xmloption": "content",
-}  # fmt: skip
-
-
-async def connect(url: str, *, replication: bool = False) -> AsyncConnection[tuple[Any, ...]]:
-    """A connection to the database that is read."""
-    own = conninfo_to_dict(url).get("options")  # some hosts want an option of theirs in the URL
-    options = " ".join([*([str(own)] if own else []), *(f"-c {name}={value}" for name, value in SESSION.items())])
-    more: dict[str, Any] = {"replication": "database"} if replication else {}
-    if replication:
-        options += f" -c wal_sender_timeout={round(SILENCE)}s"
-    return await AsyncConnection.connect(
-        url, autocommit=True, client_encoding="UTF8", application_name="headgate source", connect_timeout=10,
-        options=options, **more,
-    )  # fmt: skip
 
 
 class Feed:

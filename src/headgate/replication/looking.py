@@ -12,11 +12,8 @@ import psycopg
 from psycopg import AsyncConnection
 
 from ..errors import SourceBlocked
-from .troubles import Failing
+from .troubles import READ_ANEW, Failing
 from .wire import lsn_number, lsn_text
-
-APPLICATION = "headgate source"
-READ_ANEW = "read it anew, which also tells rows that are gone: headgate source restart"
 
 _LOOK = """
 select pg_is_in_recovery(),
@@ -102,12 +99,12 @@ def refuse_other(seen: Seen, system_identifier: str, slot: str, read: int) -> No
     if seen.system_identifier != system_identifier:
         raise SourceBlocked(
             "the source's URL leads to another server than the one that was read",
-            hint="put the right one back (headgate source edit NAME --url), or " + READ_ANEW,
+            hint="put the right one back (headgate source edit NAME --url …), or " + READ_ANEW,
         )
     if seen.is_standby:
         raise Failing(
             "the source's URL leads to a standby, and only a primary is read",
-            "give the primary's: headgate source edit NAME --url",
+            "give the primary's: headgate source edit NAME --url …",
         )
     if seen.wal_end < read:
         raise SourceBlocked(

@@ -23,11 +23,12 @@ from ..database import statements
 from ..database.encoding import array_literal
 from ..errors import SourceBlocked, SourceTaken, from_database
 from . import catalog, looking
-from .assembling import HEARTBEAT, Assembler, Batch, Part
+from .assembling import HEARTBEAT, Assembler, Batch, Outdated, Part
 from .backfill import Backfill
 from .buffer import Buffer
 from .changes import PLAIN, Route, Table
-from .feed import Feed, connect
+from .connections import APPLICATION, connect, connect_stream
+from .feed import Feed
 from .pgoutput import Relation
 from .troubles import Failing, TargetFailed
 from .values import Type
@@ -114,10 +115,7 @@ class Reader:
 
     async def _connect(self) -> AsyncConnection[Any]:
         try:
-            return await AsyncConnection.connect(
-                self._target_url, autocommit=True, application_name=looking.APPLICATION, connect_timeout=10,
-                prepare_threshold=None if self._pooler else 5,
-            )  # fmt: skip
+            return await connect_stream(self._target_url, pooler=self._pooler)
         except psycopg.Error as error:
             raise TargetFailed(error) from error
 
@@ -129,7 +127,7 @@ class Reader:
         looking.refuse_lost(seen, r.publication, r.slot, r.lsn, r.publication_oid)
         if seen.pid is None:
             return
-        if seen.application == looking.APPLICATION:  # one that does not know yet, or whose end was not noticed
+        if seen.application == APPLICATION:  # one that does not know yet, or whose end was not noticed
             await source.execute("select pg_terminate_backend(%s)", (seen.pid,))
         else:
             raise Failing(
@@ -155,6 +153,11 @@ class Reader:
                 found = assembler.push(frame)
                 if isinstance(found, Relation):
                     assembler.learn(await self._table(source, found))
+                elif isinstance(found, Outdated):
+                    table = await self._table(source, found.relation)
+                    assembler.learn(table.loose())
+                    assembler.push(frame)
+                    assembler.learn(table)
                 elif isinstance(found, Keepalive):
                     feed.answer(found)
                 self._backfill.offer(assembler)

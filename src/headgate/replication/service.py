@@ -22,8 +22,9 @@ from psycopg import AsyncConnection
 from ..database import statements
 from ..errors import SourceTaken
 from ..service import Pace, TaskService, cancel_and_wait, is_set_within
+from .connections import connect_stream
 from .reader import Reader, take
-from .troubles import explain
+from .troubles import explain, with_name
 from .watching import watch
 
 log = logging.getLogger("headgate.sources")
@@ -77,10 +78,7 @@ class SourceReaders(TaskService):
             await is_set_within(self._look, LOOK_EVERY)
 
     async def _connect(self) -> AsyncConnection[tuple[Any, ...]]:
-        return await AsyncConnection.connect(
-            self._url(), autocommit=True, application_name="headgate source", connect_timeout=10,
-            prepare_threshold=None if self._pooler else 5,
-        )  # fmt: skip
+        return await connect_stream(self._url(), pooler=self._pooler)
 
     def _arrange(self, rows: list[Any]) -> None:
         """Has a task for each source that is to be read and is not read elsewhere."""
@@ -111,7 +109,8 @@ class SourceReaders(TaskService):
                     state, message, hint = explain(error)
                     self._rest(name, version, began)
                     log.warning("the source %s cannot be read: %s", name, message)
-                    await conn.execute(statements.NOTE_SOURCE_STATE, (name, self._name, state, message, hint))
+                    params = (name, self._name, state, message, with_name(hint, name))
+                    await conn.execute(statements.NOTE_SOURCE_STATE, params)
                 finally:
                     with suppress(psycopg.Error):
                         await asyncio.shield(conn.execute(statements.LEAVE_SOURCE, (name, self._name)))

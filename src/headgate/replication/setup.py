@@ -211,14 +211,19 @@ def _make_slot(db: Db, name: str) -> str:
             hint=f"run SELECT pg_drop_replication_slot('{name}') there, or choose another name for the source",
         ) from None
     except psycopg.errors.QueryCanceled:
-        pids = db.execute(
-            "select pid from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() "
-            "order by xact_start limit 5"
+        open_ones = db.execute(
+            "(select format('that of process %s', pid), format('SELECT pg_terminate_backend(%s)', pid) "
+            "from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() "
+            "order by xact_start limit 5) union all "
+            "(select format('the prepared %L of database %I', gid, database), "
+            "format('ROLLBACK PREPARED %1$L or COMMIT PREPARED %1$L in database %2$I', gid, database) "
+            "from pg_prepared_xacts order by prepared limit 5)"
         ).fetchall()
-        listed = ", ".join(str(pid) for (pid,) in pids) or "a prepared transaction"
+        listed = ", ".join(name for name, _ in open_ones) or "one of them"
         raise SourceBlocked(
-            f"a new slot waits for all open transactions, and {listed} did not end within {SLOT_SECONDS} seconds",
-            hint="end them (pg_stat_activity shows them by pid), then try again",
+            f"a new slot waits for all open transactions of that server, and {listed} did not end within "
+            f"{SLOT_SECONDS} seconds",
+            hint="; ".join(["wait for them, or end them", *(end for _, end in open_ones)]),
         ) from None
     return name
 

@@ -11,6 +11,7 @@ from typing import Any
 from psycopg import AsyncConnection, sql
 
 from ..errors import SourceBlocked
+from .troubles import READ_ANEW
 from .wire import lsn_number, lsn_text
 
 
@@ -29,7 +30,7 @@ async def check_timeline(conn: AsyncConnection[Any], known: int | None, read: in
         raise SourceBlocked(
             f"another server was promoted: it left the WAL that was read {at}, and {lsn_text(read)} was read already, "
             "so what the stream has since never happened there, and what happened there would be missing",
-            hint="read it anew, which also tells rows that are gone: headgate source restart",
+            hint=READ_ANEW,
         )
     return now
 

@@ -10,16 +10,17 @@ from .wire import ProtocolError
 # What libpq says when it cannot connect has no SQLSTATE.
 _CONNECTING = (
     ("password authentication failed", "the database refuses the password of the source's URL",
-     "give the right one: headgate source edit NAME --url"),
+     "give the right one: headgate source edit NAME --url …"),
     ("no password supplied", "the database wants a password, and the source's URL has none",
-     "give one: headgate source edit NAME --url"),
+     "give one: headgate source edit NAME --url …"),
     ("pg_hba.conf", "the database does not let this host, user or database in",
      "add a line to pg_hba.conf of that server"),
     ("max_wal_senders", "the database has no free sender of WAL",
      "raise max_wal_senders there and restart it, or end readers that are not needed (pg_stat_replication)"),
     ("too many clients", "the database has no free connection", "raise max_connections there, or end some"),
     ("remaining connection slots", "the database has no free connection", "raise max_connections there, or end some"),
-    ("does not exist", "the database, or its user, is not there", "headgate source edit NAME --url gives another"),
+    ("not permitted to log in", "the user of the source's URL may not log in", "run ALTER ROLE … LOGIN there"),
+    ("does not exist", "the database, or its user, is not there", "headgate source edit NAME --url … gives another"),
     ("is starting up", "the database is starting", "wait: it is tried again"),
     ("shutting down", "the database is shutting down", "wait: it is tried again"),
     ("the database system is in recovery", "the database is recovering", "wait: it is tried again"),
@@ -34,11 +35,12 @@ _BY_SQLSTATE = {
         "the user may not do that", "grant it: REPLICATION for reading changes, SELECT on the tables for a backfill"
     ),
     "28000": ("the user is not let in", "look at pg_hba.conf of that server, and at ALTER ROLE … LOGIN REPLICATION"),
-    "28P01": ("the password is refused", "give the right one: headgate source edit NAME --url"),
+    "28P01": ("the password is refused", "give the right one: headgate source edit NAME --url …"),
     "25006": ("it is read-only", "reading goes on by itself once it can be written to"),
     "57P03": ("it does not take connections now", "wait: it is tried again"),
 }  # fmt: skip
 
+READ_ANEW = "read it anew, which also tells rows that are gone: `headgate source restart NAME`"
 TRIED_AGAIN = "it is tried again, from where it was"
 
 
@@ -56,6 +58,11 @@ class TargetFailed(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def with_name(hint: str, name: str) -> str:
+    """A hint whose commands can be run as they stand."""
+    return hint.replace(" NAME", f" {name}")
 
 
 def explain(error: BaseException) -> tuple[str, str, str]:

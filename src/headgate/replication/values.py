@@ -7,6 +7,8 @@ would round it. Everything else is a string, in the form in which PostgreSQL rea
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from json.encoder import encode_basestring
@@ -18,6 +20,13 @@ BOOL, INT8, INT2, INT4, TEXT, OID, JSON, FLOAT4, FLOAT8, NUMERIC, JSONB = (
 )  # fmt: skip
 
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity"}
+
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?|NaN|-?Infinity")
+
+
+class TypeChanged(Exception):
+    """A composite value is not of the fields that its type had when it was looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +63,23 @@ BUILT_IN: dict[int, Encoder] = {
 }  # fmt: skip
 
 
-def encoder(oid: int, types: dict[int, Type]) -> Encoder:
-    """How values of a type are written. A type that is not known is text."""
+def encoder(oid: int, types: dict[int, Type], *, is_strict: bool = True) -> Encoder:
+    """How values of a type are written. A type that is not known is text; so is a composite value of other fields than
+    its type has now, unless that `is_strict`: then it is a TypeChanged."""
     if (found := BUILT_IN.get(oid)) is not None:
         return found
     if (type := types.get(oid)) is None:
         return quoted
     if type.base is not None:
-        return encoder(type.base, types)
+        return encoder(type.base, types, is_strict=is_strict)
     if type.element is not None:
-        return _array(encoder(type.element, types), type.delimiter)
+        return _array(encoder(type.element, types, is_strict=is_strict), type.delimiter)
     if type.fields is not None:
-        return _composite([(quoted(name), encoder(field, types)) for name, field in type.fields])
+        fields = [
+            (quoted(name), encoder(field, types, is_strict=is_strict), _check(field, types))
+            for name, field in type.fields
+        ]
+        return _composite(fields, is_strict=is_strict)
     return quoted
 
 
@@ -115,15 +129,44 @@ def _until_quote(text: str, at: int) -> tuple[str, int]:
     return "".join(parts), at + 1
 
 
-def _composite(fields: list[tuple[str, Encoder]]) -> Encoder:
+def _composite(fields: list[tuple[str, Encoder, Callable[[str], bool]]], *, is_strict: bool) -> Encoder:
+    """The log does not tell the fields of a type, and ALTER TYPE does not touch the rows that are in it."""
+
     def encode(text: str) -> str:
         values = read_record(text)
-        if len(values) != len(fields):  # the type was changed since
+        if len(values) != len(fields) or not all(
+            v is None or is_one(v) for (*_, is_one), v in zip(fields, values, strict=True)
+        ):
+            if is_strict:
+                raise TypeChanged(text)
             return quoted(text)
         pairs = zip(fields, values, strict=True)
-        return "{" + ",".join(f"{n}:{'null' if v is None else e(v)}" for (n, e), v in pairs) + "}"
+        return "{" + ",".join(f"{n}:{'null' if v is None else e(v)}" for (n, e, _), v in pairs) + "}"
 
     return encode
+
+
+def _check(oid: int, types: dict[int, Type]) -> Callable[[str], bool]:
+    """Whether a text can be of a type which is not written as a string: what is not would not be JSON."""
+    while (type := types.get(oid)) is not None and type.base is not None:
+        oid = type.base
+    if oid in (JSON, JSONB):
+        return _is_json
+    if type is not None and type.element is not None:
+        return lambda text: text[:1] in ("{", "[") and text[-1:] == "}"
+    if type is not None and type.fields is not None:
+        return lambda text: text[:1] == "(" and text[-1:] == ")"
+    if oid in (NUMERIC, BOOL) or oid not in BUILT_IN:
+        return lambda text: True
+    return lambda text: _NUMBER.fullmatch(text) is not None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def read_record(text: str) -> list[str | None]:

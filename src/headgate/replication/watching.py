@@ -9,7 +9,8 @@ from typing import Any
 
 from ..database import statements
 from . import looking
-from .feed import connect
+from .connections import connect
+from .troubles import READ_ANEW, with_name
 from .wire import lsn_text
 
 log = logging.getLogger("headgate.sources")
@@ -44,11 +45,11 @@ async def look_at(
         if seen.wal_status is None or seen.wal_status == "lost":
             gone = "is gone" if seen.wal_status is None else "was cut off by the server (max_slot_wal_keep_size)"
             said = f'the replication slot "{slot}" {gone}: changes are missing'
-            await run(statements.LOSE_SOURCE, (name, said, looking.READ_ANEW))
+            await run(statements.LOSE_SOURCE, (name, said, with_name(READ_ANEW, name)))
         elif drop_bytes is not None and (seen.retained or 0) > drop_bytes:
             await looking.drop_slot(source, slot)
             lost = looking.too_much(seen.retained or 0, drop_bytes)
             log.warning("the source %s is lost: %s", name, lost.message)
-            await run(statements.LOSE_SOURCE, (name, lost.message, lost.hint))
+            await run(statements.LOSE_SOURCE, (name, lost.message, with_name(READ_ANEW, name)))
         else:
             await run(statements.NOTE_SOURCE_SLOT, (name, lsn_text(seen.wal_end), seen.retained, seen.wal_status))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ...aio import AsyncHeadgate
 from ...database import schema, statements
 from ...errors import ConnectionFailed, Error
-from ...types import ConsumerInfo, StreamInfo
+from ...types import ConsumerInfo, PostgresSourceInfo, StreamInfo
 from ..console import assets
 from ..http.call import Call
 from ..http.errors import Problem
@@ -71,8 +71,8 @@ def _forget(task: asyncio.Task[Any]) -> None:
         task.exception()  # nobody waits for it any more
 
 
-async def _listings(hg: AsyncHeadgate) -> tuple[list[StreamInfo], list[ConsumerInfo]]:
-    return await hg.insights.streams(), await hg.insights.consumers()
+async def _listings(hg: AsyncHeadgate) -> tuple[list[StreamInfo], list[ConsumerInfo], list[PostgresSourceInfo]]:
+    return await hg.insights.streams(), await hg.insights.consumers(), await hg.sources.all_postgres()
 
 
 @routes.route("GET", "/", scope=None, answer=Welcome, page=assets.index)
@@ -131,8 +131,8 @@ async def get_metrics(call: Call) -> bytes:
     is_up = 1.0
     try:
         vitals = await within(AWAY, server.hg.run(statements.VITALS, ()))
-        streams, consumers = await within(FIGURES, _listings(server.hg))
-        lines = metrics.render_insights(streams, consumers, [(n, s, v) for n, s, v in vitals])
+        streams, consumers, sources = await within(FIGURES, _listings(server.hg))
+        lines = metrics.render_insights(streams, consumers, [(n, s, v) for n, s, v in vitals], sources)
     except (Error, TimeoutError):
         is_up = 0.0
     whole = metrics.Metrics()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import add
 
 import msgspec
 
-from ...types import ConsumerInfo, StreamInfo
+from ...types import ConsumerInfo, PostgresSourceInfo, StreamInfo
 
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 86400.0)
@@ -211,6 +211,19 @@ AGES = {
     "oldest_unacked": ("headgate_consumer_oldest_seconds", "Age of the oldest message that is not done, or 0."),
     "oldest_delivery": ("headgate_consumer_oldest_delivery_seconds", "How long a worker has had a message, or 0."),
 }
+SOURCES = {
+    "lag_bytes": ("headgate_source_lag_bytes", "gauge", "How far behind its database a source is, in bytes of WAL."),
+    "lag": ("headgate_source_lag_seconds", "gauge", "The same in time; 0 when it is not behind."),
+    "messages": ("headgate_source_messages_total", "counter", "Messages that a source has sent."),
+    "rate": ("headgate_source_rate", "gauge", "The same a second, in the last seconds."),
+    "retained_bytes": ("headgate_source_retained_bytes", "gauge", "WAL that its slot keeps in its database."),
+    "warn_bytes": ("headgate_source_warn_bytes", "gauge", "So much may be kept before it is worth a word."),
+    "backfill_rows": ("headgate_source_backfill_rows", "gauge", "Rows read by the backfills under way."),
+    "backfill_of": ("headgate_source_backfill_of", "gauge", "Rows that they have to read, about."),
+    "problems": ("headgate_source_problems", "gauge", "Tables that something is wrong with."),
+}
+STATES = ("starting", "waiting", "reading", "paused", "failing", "lost")
+LONGEST_ERROR = 200  # characters
 VITALS = {
     "sessions": ("headgate_database_sessions", "Sessions of clients on the whole server."),
     "max_connections": ("headgate_database_max_connections", "How many sessions the server allows."),
@@ -242,6 +255,7 @@ def render_insights(
     streams: Iterable[StreamInfo],
     consumers: Iterable[ConsumerInfo],
     vitals: Iterable[tuple[str, str | None, float]] = (),
+    sources: Iterable[PostgresSourceInfo] = (),
 ) -> list[str]:
     """The lines of the database."""
     lines = []
@@ -264,7 +278,28 @@ def render_insights(
     for vital, (name, about) in VITALS.items():
         lines.append(_head(name, "gauge", about))
         lines += [f"{name}{_labels(table=subject)} {value:.17g}" for found, subject, value in vitals if found == vital]
+    return [*lines, *_render_sources(list(sources))]
+
+
+def _render_sources(sources: list[PostgresSourceInfo]) -> list[str]:
+    """The lines of sources that read tables."""
+    lines = []
+    for field, (name, kind, about) in SOURCES.items():
+        lines.append(_head(name, kind, about))
+        lines += [f"{name}{_labels(source=s.name)} {_number(getattr(s, field)):.17g}" for s in sources]
+    name = "headgate_source_state"
+    lines.append(_head(name, "gauge", "1 for the state that a source is in."))
+    lines += [f"{name}{_labels(source=s.name, state=x)} {float(s.state == x):g}" for s in sources for x in STATES]
+    name = "headgate_source_error"
+    lines.append(_head(name, "gauge", "1 with what keeps a source from being read, while something does."))
+    lines += [f"{name}{_labels(source=s.name, error=s.error[:LONGEST_ERROR])} 1" for s in sources if s.error]
     return lines
+
+
+def _number(value: float | timedelta | list[str] | None) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return float(len(value) if isinstance(value, list) else value or 0)
 
 
 def _head(name: str, kind: str, about: str) -> str:

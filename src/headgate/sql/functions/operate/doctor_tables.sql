@@ -29,8 +29,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
          format(
            'Source "%s" is paused, and its slot keeps %s of that database''s log, which grows until the disk '
                 'is full.', s.name, s.size),
-         'Resume it (`headgate source resume`), or remove it: then its slot goes, too. '
-         '`headgate source edit --drop-size` limits what it keeps.'
+         format('Resume it: `headgate source resume %1$s`. Or remove it (headgate source remove %1$s): then its '
+                'slot goes, too; headgate source edit %1$s --drop-size … limits what it keeps.', s.name)
     from s where s.state = 'paused' and s.retained_bytes > s.warn_bytes
   union all
   select 'warning', s.subject,
@@ -42,22 +42,25 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   union all
   select 'warning', s.subject,
          format('Source "%s" is %s behind its database.', s.name, date_trunc('second', s.lag)),
-         'Much is written there at once, or this database is slow: see its rate, `headgate source show`.'
+         format('Much is written there at once, or this database is slow: see its rate, '
+                '`headgate source show %s`.', s.name)
     from s where s.state = 'reading' and s.lag > p_patience and s.retained_bytes <= s.warn_bytes
   union all
   select 'warning', s.subject, format('Source "%s": %s.', s.name, x.problem),
          case when x.problem like '%replica identity%'
-              then 'Give it a primary key or REPLICA IDENTITY FULL at once, or take it out: '
-                   '`headgate source edit --table …`.'
-              else
-                'Say which tables it has: `headgate source edit --table …`; rows that changed meanwhile come with a '
-                   'backfill.' end
+              then format('Give it a primary key or REPLICA IDENTITY FULL at once, or take it out: name '
+                          'the others, headgate source edit %s --table ….', s.name)
+              when x.problem like '%is not in the publication%' or x.problem like '%is gone%'
+              then format('Say which tables it has: headgate source edit %s --table …; rows that changed '
+                          'meanwhile come with a backfill.', s.name)
+              else format('See how it goes on: `headgate source show %s`.', s.name) end
     from s, unnest(s.problems) x (problem)
   union all
   select 'warning', s.subject,
          format('The rows of %s, of source "%s", could not be read: %s.', b.table_name, s.name,
                 b.error),
-         'Once that is mended, ask again: `headgate source backfill`.'
+         format('Once that is mended, ask again: `headgate source backfill %s --table ''%s''`.', s.name,
+                replace(b.table_name, '''', '''"''"'''))
     from s, headgate.source_backfills(s.name) b
    where b.state = 'failed' and b.error <> 'it was cancelled'
      and b.finished_at > clock_timestamp() - interval '7 days'

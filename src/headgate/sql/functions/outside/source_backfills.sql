@@ -125,6 +125,17 @@ begin
      and b.asked_at = begin_backfill.asked_at;
 end $$;
 
+-- readable_json(data) -> what a message of a source says, for looking into. The json of a column
+-- may escape what no text of PostgreSQL has, a zero or half a surrogate pair: nothing can be taken
+-- out of that, so such characters become U+FFFD.
+create or replace function headgate.readable_json(data text) returns json
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when data ~ '\\u(0000|[dD][89a-fA-F])'
+              then regexp_replace(data, '(?<!\\)((?:\\\\)*)\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})',
+                                  '\1\\ufffd', 'g')
+              else data end::json
+$$;
+
 -- tell_deleted_rows(name, table, asked_at, schema, relation) -> how many rows of a table the stream
 -- has that were not met while all of the table was read, and whose messages say so now: a key whose
 -- last message is older than the backfill, and no delete. Called by the reader alone, in the
@@ -151,20 +162,21 @@ begin
   for told in execute format($q$
     with sent as (  -- (every message of a source begins so; others need not be JSON)
       select m.seq, m.key, m.data from headgate.message_%1$s m
-       where case when m.data like '{"action":"%%' then m.data::json #>> '{metadata,schema}' = $1
-                                                    and m.data::json #>> '{metadata,table}'
-                                                      = $2 end),
+       where case when m.data like '{"action":"%%'
+                  then (select x.about ->> 'schema' = $1 and x.about ->> 'table' = $2
+                          from (select headgate.readable_json(m.data) -> 'metadata') x (about))
+             end),
     emptied as (
       select coalesce(max(t.seq), 0) as seq from sent t where t.data like '{"action":"truncate"%%'),
     last as (
       select distinct on (t.key) t.seq, t.key, t.data from sent t order by t.key, t.seq desc)
     select l.key,
            format('{"action":"delete","record":%%s,"changes":null,"metadata":%%s}',
-                  l.data::json -> 'record',
+                  headgate.readable_json(l.data) -> 'record',
              jsonb_build_object('lsn', null, 'commit_lsn', null, 'commit_time', null,
                                 'transaction_id', null,
                'schema', $1, 'table', $2, 'schema_version',
-               l.data::json #> '{metadata,schema_version}',
+               headgate.readable_json(l.data) #> '{metadata,schema_version}',
                'unchanged', '[]'::jsonb, 'found_by', 'backfill')) as data
       from last l, emptied e
      where l.seq < $3 and l.seq > e.seq and l.data not like '{"action":"delete"%%'$q$, s.id)
