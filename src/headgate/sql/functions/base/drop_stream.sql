@@ -9,7 +9,8 @@
 create or replace function headgate.drop_stream(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream := headgate.find_stream(name); was text := current_setting('lock_timeout');
+  s headgate.stream := headgate.find_stream(name);
+  was text := current_setting('lock_timeout');
   until timestamptz := clock_timestamp() + interval '10 seconds';
 begin
   loop
@@ -35,7 +36,9 @@ end $$;
 -- nobody else's way. SHARE UPDATE EXCLUSIVE.
 create or replace function headgate.outwait_vacuum(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t regclass; held oid[];
+declare
+  t regclass;
+  held oid[];
 begin
   perform set_config('lock_timeout',
                      extract(epoch from current_setting('deadlock_timeout')::interval) + 0.2 || 's',
@@ -94,7 +97,10 @@ end $$;
 -- Writes: dropped_stream; DDL.
 create or replace function headgate.drop_tables_of(p_stream int, p_most int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t regclass; n int := 0; log regclass := format('headgate.dropped_%s', p_stream)::regclass;
+declare
+  t regclass;
+  n int := 0;
+  log regclass := format('headgate.dropped_%s', p_stream)::regclass;
 begin
   for t in select i.inhrelid::regclass from pg_inherits i
             where i.inhparent = log order by i.inhrelid limit p_most loop
@@ -122,7 +128,9 @@ end $$;
 -- Writes: dropped_stream; DDL.
 create or replace function headgate.drop_remains() returns table (name text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare d headgate.dropped_stream; was text := current_setting('lock_timeout');
+declare
+  d headgate.dropped_stream;
+  was text := current_setting('lock_timeout');
 begin
   select * into d from headgate.dropped_stream x order by x.at limit 1 for update skip locked;
   if not found then return; end if;

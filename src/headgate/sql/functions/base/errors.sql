@@ -91,7 +91,10 @@ end $$;
 create or replace function headgate.fail_if_different(p_what text, p_alter text,
                                                       p_settings headgate.setting[]) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
-declare differing text; ways text; fixed text;
+declare
+  differing text;
+  ways text;
+  fixed text;
 begin
   select string_agg(format('%s is %s, not %s', x.name, coalesce(x.there, 'none'), x.given), '; '
                     order by x.nth),

@@ -120,7 +120,10 @@ end $$;
 -- none of these.
 create or replace function headgate.target_seq(p_stream int, p_target text) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare moment timestamptz; near bigint; seq bigint;
+declare
+  moment timestamptz;
+  near bigint;
+  seq bigint;
 begin
   if p_target = 'beginning' then return 1; end if;
   begin

@@ -182,7 +182,8 @@ end $$;
 create or replace function headgate.fill(p_template text, s headgate.stream) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-  channels boolean := s.lane_by = 'channel'; filled text;
+  channels boolean := s.lane_by = 'channel';
+  filled text;
   parts text[] := array[
     ['{stream}', s.id::text],
     ['{lanes}', s.lanes::text],

@@ -8,7 +8,9 @@ create or replace function headgate.unread_count(c headgate.consumer, n int defa
                                                  out count bigint, out exact boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
-declare looked bigint; sample int;
+declare
+  looked bigint;
+  sample int;
 begin
   if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
     select * into unread_count.count, unread_count.exact from headgate.unread_named(c, n);

@@ -4,7 +4,9 @@
 create or replace function headgate.floor_of(c headgate.consumer) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
+declare
+  r bigint;
+  newest headgate.tick := headgate.newest_tick(c.stream);
 begin
   -- What retention has removed holds nobody; a lane holds the floor only before the first message
   -- behind its cursor, and before the lo of the newest tick, above which one may still be

@@ -137,7 +137,10 @@ end $$;
 create or replace function headgate.prepare_storage(p_streams int[] default null)
 returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; n bigint; now_full boolean;
+declare
+  s headgate.stream;
+  n bigint;
+  now_full boolean;
 begin
   p_streams := coalesce(p_streams, array(select x.id from headgate.stream x));
   for s in select * from headgate.stream x where x.id = any(p_streams) order by x.id
@@ -217,7 +220,12 @@ end $$;
 -- Writes: these tables, what was in them.
 create or replace function headgate.rewrite_small() returns table (name text, pages bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t text; rel regclass; rows text; live bigint; was text := current_setting('lock_timeout');
+declare
+  t text;
+  rel regclass;
+  rows text;
+  live bigint;
+  was text := current_setting('lock_timeout');
 begin
   foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'discovered', 'parked',
                            'worker', 'lease', 'consumer_sample', 'stream_sample'] loop

@@ -148,7 +148,9 @@ create or replace function headgate.create_source(
   secret text[] default '{}', settings jsonb default '{}',
   if_not_exists boolean default false) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare r headgate.source; made text;
+declare
+  r headgate.source;
+  made text;
 begin
   perform headgate.check_name('source', create_source.name);
   if kind is distinct from 'webhook' then

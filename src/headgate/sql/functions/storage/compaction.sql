@@ -29,7 +29,11 @@ end $$;
 -- Writes: segment, preserved_<stream id>.
 create or replace function headgate.compact_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare g headgate.segment; n bigint := 0; waiting bigint; needed boolean;
+declare
+  g headgate.segment;
+  n bigint := 0;
+  waiting bigint;
+  needed boolean;
 begin
   for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
     order by x.id for update skip locked loop
@@ -70,7 +74,10 @@ end $$;
 -- Writes: preserved_<stream id>, parked, wake, loss.
 create or replace function headgate.tidy_preserved(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare n bigint; old headgate.segment; any_kept boolean;
+declare
+  n bigint;
+  old headgate.segment;
+  any_kept boolean;
 begin
   execute format('select exists (select from headgate.preserved_%s)', s.id) into any_kept;
   if not any_kept then return 0; end if;

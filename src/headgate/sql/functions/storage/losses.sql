@@ -150,7 +150,9 @@ end $$;
 create or replace function headgate.without_removed(c headgate.consumer, d headgate.delivery,
                                                     p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare there int8multirange := headgate.log_ranges(c.stream); gone bigint[];
+declare
+  there int8multirange := headgate.log_ranges(c.stream);
+  gone bigint[];
 begin
   if not exists (select from unnest(p_seqs) s where not s <@ there) then return p_seqs; end if;
   execute format(

@@ -86,7 +86,12 @@ end $$;
 -- Writes: parked, wake, loss.
 create or replace function headgate.give_up_parked(g headgate.segment, p_reason text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare l record; n bigint; total bigint := 0; first bigint; last bigint;
+declare
+  l record;
+  n bigint;
+  total bigint := 0;
+  first bigint;
+  last bigint;
 begin
   for l in select distinct p.consumer, p.lane from headgate.parked p
     join headgate.consumer c on c.id = p.consumer
@@ -125,7 +130,11 @@ end $$;
 create or replace function headgate.remove_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  g headgate.segment; how text; removed bigint := 0; asked int := 0; began timestamptz;
+  g headgate.segment;
+  how text;
+  removed bigint := 0;
+  asked int := 0;
+  began timestamptz;
   has_consumers boolean := exists (select from headgate.consumer c where c.stream = s.id);
 begin
   for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
@@ -170,7 +179,10 @@ end $$;
 -- Writes: segment; DDL.
 create or replace function headgate.drop_emptied(p_stream int) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare k int; n bigint; was text := current_setting('lock_timeout');
+declare
+  k int;
+  n bigint;
+  was text := current_setting('lock_timeout');
 begin
   select count(*) into n from headgate.segment g where g.stream = p_stream and g.state = 'dropped';
   if n = 0 then return 0; end if;

@@ -252,7 +252,10 @@ $$;
 -- Writes: segment.
 create or replace function headgate.close_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare g headgate.segment; t headgate.tick := headgate.newest_tick(s.id); closed bigint := 0;
+declare
+  g headgate.segment;
+  t headgate.tick := headgate.newest_tick(s.id);
+  closed bigint := 0;
 begin
   for g in select * from headgate.segment x
             where x.stream = s.id and x.state = 'open' and x.end_seq - 1 <= t.lo
@@ -293,7 +296,10 @@ $$;
 create or replace function headgate.end_segment(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  g headgate.segment; first_at timestamptz; rest bigint; is_large boolean;
+  g headgate.segment;
+  first_at timestamptz;
+  rest bigint;
+  is_large boolean;
   growth bigint := headgate.segment_growth(headgate.segment_tables(s.id));
 begin
   select * into g from headgate.segment x

@@ -191,7 +191,10 @@ $$;
 create or replace function headgate.end_mark(stream text, start jsonb,
                                              "position" text default 'latest') returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream := headgate.find_stream(stream); p text := end_mark.position; upto jsonb;
+declare
+  s headgate.stream := headgate.find_stream(stream);
+  p text := end_mark.position;
+  upto jsonb;
 begin
   if p in ('latest', 'end') or p ~ '^tick:' or p ~ '^\s*\{' then
     return headgate.next_mark(stream, start, null, headgate.mark(stream, p));

@@ -25,7 +25,12 @@ $$;
 -- Writes: tick, stream.
 create or replace function headgate.thin_ticks(p_stream int, p_most int default 2000) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare s headgate.stream; n int; gone int; seconds bigint; minutes bigint;
+declare
+  s headgate.stream;
+  n int;
+  gone int;
+  seconds bigint;
+  minutes bigint;
 begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     return 0;
@@ -123,7 +128,10 @@ end $$;
 create or replace function headgate.late_between(p_stream int, p_after bigint, p_up_to bigint)
 returns int8multirange
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare closing bigint; found_late int8multirange; newest headgate.tick;
+declare
+  closing bigint;
+  found_late int8multirange;
+  newest headgate.tick;
 begin
   select t.id into closing from headgate.tick t
    where t.stream = p_stream and t.base = t.id and t.id >= p_up_to order by t.id limit 1;

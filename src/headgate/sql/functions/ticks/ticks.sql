@@ -314,7 +314,9 @@ end $$;
 create or replace function headgate.raise_late_from(p_stream int, p_xids xid8[], p_froms bigint[],
                                                     p_hi0 bigint) returns bigint[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare writers bigint[]; running xid8[];
+declare
+  writers bigint[];
+  running xid8[];
 begin
   -- A lock whose owner has no id here may be anybody's: its transaction is ending or being
   -- prepared, and the locks are not all read at one instant. It leaves a null, beside which nobody

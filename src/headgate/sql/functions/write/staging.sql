@@ -211,7 +211,12 @@ end $$;
 -- through send_batch.
 create or replace function headgate.send_upserts(s headgate.stream, p_name text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set synchronize_seqscans = off as $$
-declare d text[]; k text[]; h jsonb[]; c text[]; w interval[];
+declare
+  d text[];
+  k text[];
+  h jsonb[];
+  c text[];
+  w interval[];
 begin
   for d, k, h, c, w in execute format(
       'select array_agg(t.data order by t.n), array_agg(t.key order by t.n), array_agg(t.headers::jsonb order by t.n), '
@@ -258,7 +263,9 @@ end $$;
 -- Writes: staging; DDL.
 create or replace function headgate.collect_staging() returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare g headgate.staging; n bigint := 0;
+declare
+  g headgate.staging;
+  n bigint := 0;
 begin
   for g in select * from headgate.staging x
     where x.created_at < clock_timestamp() - interval '1 day' limit 16 for update skip locked loop

@@ -218,7 +218,11 @@ create or replace function headgate.remove_superseded(s headgate.stream, n int d
 returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set enable_bitmapscan = off as $$
-declare old bigint[]; looked int; last text; gone int := 0;
+declare
+  old bigint[];
+  looked int;
+  last text;
+  gone int := 0;
 begin
   if not s.one_message_per_key or headgate.has_fixed_snapshot() then return 0; end if;
   execute format($q$
