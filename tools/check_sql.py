@@ -14,7 +14,7 @@ from pathlib import Path
 
 SQL = Path(__file__).resolve().parent.parent / "src" / "headgate" / "sql"
 # The folders of sql/functions whose functions and files are short, and whose headers have all fields.
-DONE = ("base", "write", "ticks", "storage", "outside", "operate")
+DONE = ("base", "write", "ticks", "read", "lanes", "storage", "outside", "operate")
 COLUMNS = 100
 STEP_LINES = 60
 FILE_LINES = 400

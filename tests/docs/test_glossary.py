@@ -45,7 +45,6 @@ RETIRED = {
 
 # Names that still have a retired word, and wait for the rename of their room. Take out what is done; add nothing.
 WAITING = {
-    "bury", "sweep", "sweep_at", "sift", "sift_", "begin_sift", "end_sift", "sift_template", "tend_lane", "told_lanes",
     "stirred", "Stirred", "_tell_stirred", "talk", "exits",
 }  # fmt: skip
 

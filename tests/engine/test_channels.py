@@ -78,7 +78,8 @@ class TestRotation:
         fill(jobs, "a", 3)
         assert len(drain(jobs)) == 3
         jobs.execute(
-            "update headgate.cursor set turn = turn - interval '1 hour', mark_at = mark_at - interval '1 hour'"
+            "update headgate.cursor set served_at = served_at - interval '1 hour', "
+            "rate_since = rate_since - interval '1 hour'"
         )
         assert ("forget idle lanes", C, 1) in jobs.execute("select * from headgate.maintain()").fetchall()
         assert value(jobs, "select count(*) from headgate.cursor where lane > 0") == 0

@@ -327,7 +327,7 @@ class TestAfterwards:
         assert len(drain(db, S, C)) == 5
         sent = fill(db, 10)
         assert discard(db, S, C, sent[:5], open=None).discarded == 5
-        db.execute("update headgate.cursor set turn = '2000-01-01', mark_at = '2000-01-01'")
+        db.execute("update headgate.cursor set served_at = '2000-01-01', rate_since = '2000-01-01'")
         db.execute("select headgate.forget_lanes(c) from headgate.consumer c")
         assert len(drain(db, S, C)) == 5
 
@@ -453,7 +453,7 @@ class TestLanes:
         unfinished = {seq for seq, state in states(db).items() if state not in ("done", "discarded")}
         assert unfinished == set(sent) - gone
         db.execute("update headgate.delivery set deadline = clock_timestamp()")
-        db.execute("update headgate.cursor set sweep_at = clock_timestamp()")
+        db.execute("update headgate.cursor set expires_at = clock_timestamp()")
         got: set[int] = set()
 
         def come() -> bool:
@@ -515,7 +515,7 @@ class TestLanes:
         sent = fill(db, 200, lane_by, keys=200)
         tick(db, S)
         db.execute(
-            "select headgate.gather_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null, 2) "
+            "select headgate.find_ready_lanes_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null, 2) "
             "from headgate.consumer c"
         )
         assert value(db, "select count(*) from headgate.discovered") == 198

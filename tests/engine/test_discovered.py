@@ -38,7 +38,7 @@ def test_met_again_before_they_are_taken(db: Db, n: int, meanwhile: str) -> None
     tick(db, S)
     seen = datas(first)
     if meanwhile == "maintain":
-        db.execute("update headgate.cursor set turn = turn - interval '1 minute'")
+        db.execute("update headgate.cursor set served_at = served_at - interval '1 minute'")
         maintain(db)
     elif meanwhile == "alone":
         rows = db.execute("select ack_id, data from headgate.receive_1(%s, 10, null, null, false)", (C,)).fetchall()
@@ -57,7 +57,10 @@ def test_a_note_does_not_make_a_discovered_lane_look_read(db: Db) -> None:
     send(db, S, "dead", channel="x")
     nack(db, S, C, receive(db, S, C))
     assert receive(db, S, C) == []
-    db.execute("update headgate.cursor set turn = turn - interval '1 hour', mark_at = mark_at - interval '1 hour'")
+    db.execute(
+        "update headgate.cursor set served_at = served_at - interval '1 hour', "
+        "rate_since = rate_since - interval '1 hour'"
+    )
     wait_until(
         lambda: maintain(db) is not None and not value(db, "select count(*) from headgate.cursor where lane > 0")
     )
@@ -108,7 +111,10 @@ def test_a_lane_that_read_up_to_a_private_tick_is_not_forgotten(db: Db, other: D
         return "m1" in got
 
     wait_until(come)
-    db.execute("update headgate.cursor set turn = turn - interval '1 hour', mark_at = mark_at - interval '1 hour'")
+    db.execute(
+        "update headgate.cursor set served_at = served_at - interval '1 hour', "
+        "rate_since = rate_since - interval '1 hour'"
+    )
     maintain(db)
     other.commit()
     assert sorted(got + drain(db, S, C)) == ["m1", "tick"]

@@ -225,7 +225,7 @@ class TestClaims:
         beat(db, "a"), beat(db, "b")
         assert receive(db, S, C, 1000, worker="b") == []
         db.execute("update headgate.delivery set deadline = clock_timestamp() where lane = 9")
-        db.execute("update headgate.cursor set sweep_at = clock_timestamp() where lane = 9")
+        db.execute("update headgate.cursor set expires_at = clock_timestamp() where lane = 9")
         again = receive(db, S, C, 1000, worker="b")
         assert {lane(m) for m in again} == {9}
         assert {m.attempt for m in again} == {1, 2}

@@ -29,7 +29,7 @@ def expire_one(db: Db) -> None:
     send(db, S, "a")
     assert receive(db, S, "c")
     db.execute("update headgate.delivery set deadline = deadline - interval '1 hour'")
-    db.execute("update headgate.cursor set sweep_at = sweep_at - interval '1 hour'")
+    db.execute("update headgate.cursor set expires_at = expires_at - interval '1 hour'")
 
 
 def is_swept(db: Db) -> bool:

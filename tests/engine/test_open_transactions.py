@@ -198,7 +198,7 @@ def test_maintenance_moves_the_gatherer_of_a_consumer_that_nobody_else_moves(db:
         "select to_tick = (select max(id) from headgate.tick where base = id) from headgate.cursor where lane = -1"
     )
     assert not value(db, gatherer)
-    db.execute("update headgate.cursor set turn = turn - interval '1 minute'")
+    db.execute("update headgate.cursor set served_at = served_at - interval '1 minute'")
 
     def moved() -> bool:
         call(db, "maintain")
@@ -217,7 +217,8 @@ def test_an_open_receive_that_takes_a_wake_does_not_hold_up_new_lanes(db: Db, ot
     assert receive(db, S, C) == []
     pass_time(db, "10 minutes")
     db.execute(
-        "update headgate.cursor set turn = clock_timestamp() - interval '1 hour', mark_at = turn - interval '1 hour'"
+        "update headgate.cursor set served_at = clock_timestamp() - interval '1 hour', "
+        "rate_since = served_at - interval '1 hour'"
     )
     wait_until(lambda: call(db, "maintain") and value(db, "select count(*) from headgate.cursor where lane > 0") == 0)
     call(db, "redrive", S, C, all=True)

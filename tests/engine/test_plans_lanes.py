@@ -135,7 +135,7 @@ def test_keys_in_order_inside_channels_are_served_together(explained: Explained)
     """Not lane by lane, as long as nothing of theirs is parked or in flight."""
     rows, found = receive(explained, "ordered")
     assert len({m[0].split(".")[0] for m in rows}) > 1
-    assert [s.query for s in found if "headgate.serve_1(" in s.query] == []
+    assert [s.query for s in found if "headgate.serve_lane_1(" in s.query] == []
     looks = [s for s in found if "d.keys from headgate.delivery" in s.query]
     assert len(looks) == 1
     assert {n.index for n in looks[0].on("delivery")} <= {"delivery_pkey"}

@@ -20,7 +20,8 @@ def later(db: Db, seconds: float) -> None:
     """So much time goes by in which nothing happens: everything that there is gets older."""
     by = f"{seconds} seconds"
     db.execute(
-        "update headgate.cursor set turn = turn - %(by)s::interval, mark_at = mark_at - %(by)s::interval, "
+        "update headgate.cursor set served_at = served_at - %(by)s::interval, "
+        "rate_since = rate_since - %(by)s::interval, "
         "earlier_at = earlier_at - %(by)s::interval",
         {"by": by},
     )

@@ -13,7 +13,6 @@ import headgate
 from support.calls import Db, call, column, send, tick, value
 
 S = "orders"
-FUNCTIONS = Path(headgate.__file__).parent / "sql" / "functions"
 PRODUCER, CONSUMER, MONITOR, OWNER = "headgate_producer", "headgate_consumer", "headgate_monitor", "headgate_owner"
 
 # what may be called, and by whom besides the owner
@@ -183,9 +182,16 @@ class TestRoles:
         db.execute("drop schema evil cascade")
 
 
-STEPS = re.findall(
-    r"^create or replace function (headgate\.\w+)", (FUNCTIONS / "read/steps.sql").read_text(), re.MULTILINE
-)  # fmt: skip
+SQL = Path(headgate.__file__).parent / "sql"
+STEP_FILES = (
+    *(f"functions/read/{name}.sql" for name in ("steps", "limits", "claiming", "spans")),
+    "templates/receive_step.sql",
+)
+STEPS = [
+    name
+    for file in STEP_FILES
+    for name in re.findall(r"^create or replace function (headgate\.\w+)", (SQL / file).read_text(), re.MULTILINE)
+]
 
 
 @pytest.mark.usefixtures("stream")

@@ -279,7 +279,7 @@ class TestAck:
         got = receive(db, S, "c")
         with psycopg.connect(database_url) as mine:
             ack(mine, S, "c", got)
-            pass_time_elsewhere = "update headgate.cursor set sweep_at = clock_timestamp() - interval '1 minute'"
+            pass_time_elsewhere = "update headgate.cursor set expires_at = clock_timestamp() - interval '1 minute'"
             db.execute(pass_time_elsewhere)
             call(db, "alter_consumer", S, "c", ack_wait="1 second")
             assert receive(db, S, "c") == []

@@ -18,7 +18,7 @@ from headgate.torture.meetings.worlds import WORLDS
 from support.calls import Db, ack, call, column, datas, extend, receive, send, tick, value
 
 S, C = "s", "c"
-MOVE = "select headgate.gather_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null"
+MOVE = "select headgate.find_ready_lanes_1(c, headgate.newest_tick(c.stream), clock_timestamp(), null"
 RECEIVE = "select data from headgate.receive('s', 'c', %s, open => %s)"
 
 
@@ -151,8 +151,8 @@ def test_a_lane_is_forgotten_after_the_gatherer_was_read(stage: Stage) -> None:
         got = receive(reader, S, C)  # leaves the gatherer where it is
     assert datas(got) == ["1"]
     assert ack(db, S, C, got) == (1, 0)
-    db.execute("update headgate.cursor set turn = turn - interval '1 hour' where lane >= 0")
-    db.execute("update headgate.cursor set mark_at = mark_at - interval '1 hour' where lane = -1")
+    db.execute("update headgate.cursor set served_at = served_at - interval '1 hour' where lane >= 0")
+    db.execute("update headgate.cursor set rate_since = rate_since - interval '1 hour' where lane = -1")
 
     def add() -> list[str]:
         with adder.transaction():

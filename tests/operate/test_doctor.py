@@ -57,7 +57,7 @@ def other(database_url: str) -> Iterator[Db]:
 
 def age_everything(db: Db, by: str = "1 hour") -> None:
     """As if nobody had looked at the stream for so long."""
-    db.execute("update headgate.cursor set turn = turn - %s::interval", [by])
+    db.execute("update headgate.cursor set served_at = served_at - %s::interval", [by])
     for stream in db.execute("select id from headgate.stream").fetchall():
         db.execute(f"update headgate.message_{stream[0]} set created_at = created_at - %s::interval", [by])
 
@@ -72,7 +72,7 @@ class TestHealthy:
         assert examine(db) == []
 
     def test_messages_that_have_just_come_are_no_finding(self, db: Db) -> None:
-        db.execute("update headgate.cursor set turn = turn - interval '1 day'")
+        db.execute("update headgate.cursor set served_at = served_at - interval '1 day'")
         send(db, S, "a")
         assert examine(db) == []
 
@@ -87,7 +87,7 @@ class TestHealthy:
         """What it looks at is bounded: far less than a millisecond a message."""
         call(db, "create_consumer", S, "many")
         db.execute(
-            "insert into headgate.cursor (consumer, lane, turn, pos, to_hi, to_tick, to_base, to_lo, from_tick, "
+            "insert into headgate.cursor (consumer, lane, served_at, pos, to_hi, to_tick, to_base, to_lo, from_tick, "
             "from_lo, to_snap, from_snap) select c.id, i + 100, clock_timestamp(), 0, 0, 1, 1, 0, 0, 0, '3:3:', "
             "'3:3:' from headgate.consumer c, generate_series(1, 100000) i where c.name = 'many'"
         )

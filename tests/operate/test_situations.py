@@ -88,7 +88,8 @@ def ack(s: Situation, messages: list[Any]) -> None:
 def later(s: Situation) -> None:
     """As if nobody had received for a quarter of a minute."""
     s.db.execute(
-        "update headgate.cursor set turn = turn - interval '15 s', mark_at = mark_at - interval '15 s', "
+        "update headgate.cursor set served_at = served_at - interval '15 s', "
+        "rate_since = rate_since - interval '15 s', "
         "earlier_at = earlier_at - interval '15 s'"
     )
 

@@ -180,13 +180,17 @@ def pass_time(db: Db, by: str) -> None:
     with db.transaction():
         db.execute("update headgate.delivery set deadline = deadline - %s::interval", [by])
         db.execute(
-            "update headgate.cursor set sweep_at = sweep_at - %s::interval, next_at = next_at - %s::interval", [by, by]
+            "update headgate.cursor set expires_at = expires_at - %s::interval, next_at = next_at - %s::interval",
+            [by, by],
         )
         db.execute(
             "update headgate.parked set visible_at = visible_at - %s::interval, parked_at = parked_at - %s::interval",
             [by, by],
         )
-        db.execute("update headgate.tick set at = at - %s::interval, looked_at = looked_at - %s::interval", [by, by])
+        db.execute(
+            "update headgate.tick set at = at - %s::interval, locks_checked_at = locks_checked_at - %s::interval",
+            [by, by],
+        )
         db.execute("update headgate.message_id set at = at - %s::interval", [by])
         db.execute(
             "update headgate.worker set until = until - %s::interval, seen_at = seen_at - %s::interval", [by, by]

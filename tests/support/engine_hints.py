@@ -8,14 +8,14 @@ from pathlib import Path
 
 import headgate
 
-FUNCTIONS = Path(headgate.__file__).parent / "sql" / "functions"
+SQL = Path(headgate.__file__).parent / "sql"
 _CALL = re.compile(r"headgate\.fail\(\s*'(?P<state>\w{5})'")
 _TOKEN = re.compile(r"'(?:[^']|'')*'|[(),]|[^'(),]+")
 
 
 def hints() -> Iterator[tuple[str, str]]:
     """SQLSTATE and text; of a hint that is put together, each of its parts."""
-    for file in sorted(FUNCTIONS.glob("*/*.sql")):
+    for file in sorted([*SQL.glob("functions/*/*.sql"), *SQL.glob("templates/**/*.sql")]):
         text = file.read_text(encoding="utf-8")
         for call in _CALL.finditer(text):
             depth, commas = 1, 0

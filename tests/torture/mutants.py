@@ -55,8 +55,8 @@ MUTANTS = (
     ),
     Mutant(
         "a named lane with discards is read like others",
-        "or k.sift or k.late is not null or k.discards",
-        "or k.sift or k.late is not null",
+        "or k.has_delayed or k.late is not null or k.discards",
+        "or k.has_delayed or k.late is not null",
         ("discards-keys", "discards-channels"),
     ),
     Mutant(
@@ -112,14 +112,14 @@ MUTANTS = (
         ("plain",),
         (
             ("then true else x.is_watched end, deadline = until", "then true else x.is_watched end"),
-            ("               until, d.delivered_at, d.worker", "               d.deadline, d.delivered_at, d.worker"),
+            ("           p_deadline, d.delivered_at, d.worker", "           d.deadline, d.delivered_at, d.worker"),
             ("x set deadline = clock_timestamp() + p_by", "x set deadline = x.deadline"),
         ),
     ),
     Mutant(
         "a message that is extended alone is in flight twice",
-        "      mine := headgate.insert_departed_patiently(d, mine);\n",
-        "",
+        "  mine bigint[] := headgate.insert_departed_patiently(d, p_seqs);\n",
+        "  mine bigint[] := p_seqs;\n",
         ("plain",),
     ),
     Mutant(
@@ -187,8 +187,8 @@ MUTANTS = (
     ),
     Mutant(
         "two claim one lane",
-        "       order by k.turn limit 1 for no key update skip locked;\n      -- point",
-        "       order by k.turn limit 1;\n      -- point",
+        "       order by k.served_at limit 1 for no key update skip locked;\n      -- point",
+        "       order by k.served_at limit 1;\n      -- point",
         ("plain",),
     ),
     # order
@@ -213,8 +213,8 @@ MUTANTS = (
     ),
     Mutant(
         "a key has two deliveries",
-        "and {left in flight} > 0 order by d.id limit 1) is not null then 0 else",
-        "and {left in flight} > 0 order by d.id limit 1) is not null then 2147483647 else",
+        "and {left_in_flight} > 0 order by d.id limit 1) is not null then 0 else",
+        "and {left_in_flight} > 0 order by d.id limit 1) is not null then 2147483647 else",
         ("keys",),
     ),
     # waking
@@ -350,8 +350,8 @@ MUTANTS = (
     ),
     Mutant(
         "E2: a caller's word makes a tick in an old transaction",
-        "  open := headgate.is_open() or open;\n",
-        "  open := coalesce(open, headgate.is_open());\n",
+        "  open := headgate.in_user_transaction() or open;\n",
+        "  open := coalesce(open, headgate.in_user_transaction());\n",
         ("misuse",),
         (
             (

@@ -1,18 +1,21 @@
 """The database's schema: which scripts make it, and whether a database has the one that this code needs.
 
 Migrations (`sql/migrations/NNNN_name.sql`) change tables and run once each. Functions (`sql/functions/FOLDER/*.sql`),
-views and rights are re-applied on every upgrade, so that a file always shows the current definition. They have a
-version, which grows with every change (`tools/functions_version.py`): older code works with newer functions of the same
-migration, and never replaces them.
+views and rights are re-applied on every upgrade, so that a file always shows the current definition; so are the
+functions that are generated for each stream (`sql/templates`, `sql/functions/base/generated.sql`). They have a
+version, which grows with every change (`tools/functions_version.py`): older code works with newer functions of the
+same migration, and never replaces them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.abc import Traversable
 from typing import NamedTuple
 
 from ..errors import Error, SchemaMissing, SchemaOutdated, SchemaTooNew, ServerTooOld
@@ -41,6 +44,13 @@ UNGRANTED = (
 # The folders of sql/functions, in the order in which they are made. Within a folder the order of names is good enough:
 # PostgreSQL is told not to look at what a function calls; only types must be there before functions that take them.
 FOLDERS = ("base", "write", "ticks", "read", "lanes", "storage", "outside", "operate")
+
+# Numbers that stand in many functions, templates and views, as `{NAME}`.
+CONSTANTS = {
+    "UNNAMED_LANES": 2**57,  # Lanes from here on are by key or channel: first those of messages without one,
+    "NAMED_LANES": 2**58,  # and from here on the others.
+    "LONG_SPAN": 10_000,  # seqs: what is longer is read one segment at a time
+}
 
 AFTER_FUNCTIONS = ("views.sql", "rights.sql")
 
@@ -91,7 +101,28 @@ def _parts() -> tuple[str, str]:
         if file.name.endswith(".sql")
     ]
     functions = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    return functions, "\n".join(_read(name) for name in AFTER_FUNCTIONS)
+    return with_constants(functions + _templates()), with_constants("\n".join(_read(name) for name in AFTER_FUNCTIONS))
+
+
+def with_constants(script: str) -> str:
+    """The script with its constants' values; an unknown one is a KeyError that names it."""
+    return re.sub(r"\{([A-Z][A-Z_]+)\}", lambda found: str(CONSTANTS[found.group(1)]), script)
+
+
+def _templates() -> str:
+    """The function that has the sources of what is generated for each stream, by name: `sql/templates`."""
+    sources = ",\n".join(_sources(resources.files("headgate.sql") / "templates"))
+    return _filled(_read("install/templates.sql"), {"sources": sources})
+
+
+def _sources(folder: Traversable, prefix: str = "") -> Iterator[str]:
+    """A row for each file: its name, and what stands below the comment that it begins with."""
+    for file in sorted(folder.iterdir(), key=lambda f: f.name):
+        if file.is_dir():
+            yield from _sources(file, f"{prefix}{file.name}/")
+        elif file.name.endswith(".sql"):
+            source = re.sub(r"\A(--.*\n)+", "", file.read_text(encoding="utf-8")).rstrip()
+            yield f"  ('{prefix}{file.name.removesuffix('.sql')}', $source${source}$source$)"
 
 
 @cache

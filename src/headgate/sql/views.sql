@@ -67,18 +67,19 @@ select c.id as consumer_id, d.*, p.*, k.*
           -- of first attempts, in the last ten to twenty seconds: see move_marks. The gatherer has
           -- none
           coalesce(sum(case
-            when k.lane < 0 or k.turn < clock_timestamp() - interval '10 seconds' then 0
-            when k.mark_at > clock_timestamp() - interval '10 seconds' and k.earlier_at is not null
+            when k.lane < 0 or k.served_at < clock_timestamp() - interval '10 seconds' then 0
+            when k.rate_since > clock_timestamp() - interval '10 seconds'
+                 and k.earlier_at is not null
             then (k.delivered - k.redelivered - k.earlier_delivered)
                  / greatest(extract(epoch from clock_timestamp() - k.earlier_at)::float8, 1)
             else (k.delivered - k.redelivered - k.mark_delivered)
-                 / greatest(extract(epoch from clock_timestamp() - k.mark_at)::float8, 1) end),
+                 / greatest(extract(epoch from clock_timestamp() - k.rate_since)::float8, 1) end),
                  0)::float8 as rate,
-          case when not bool_or(k.lane >= 144115188075855872 and k.next_at is not null)
+          case when not bool_or(k.lane >= {UNNAMED_LANES} and k.next_at is not null)
                 and not exists (select from headgate.discovered x where x.consumer = c.id)
                 and not exists (select from headgate.wake w where w.consumer = c.id)
                then min(greatest(k.first_seq - 1, least(k.pos, k.to_lo, lower(k.late) - 1)))
-                      filter (where k.lane < 144115188075855872) end as start,
+                      filter (where k.lane < {UNNAMED_LANES}) end as start,
           min(k.to_base) as base
      from headgate.cursor k where k.consumer = c.id) k;
 
@@ -138,9 +139,9 @@ select s.name as stream, c.name as consumer, coalesce(k.name, h.name) as channel
        coalesce(k.max_concurrency, h.max_concurrency, c.max_concurrency) as max_concurrency,
        coalesce(k.release_interval, h.release_interval, c.release_interval) as release_interval,
        coalesce(k.delivered - k.redelivered, 0) as delivered,
-       nullif(k.turn, '-infinity') as served_at
+       nullif(k.served_at, '-infinity') as served_at
   from headgate.consumer c join headgate.stream s on s.id = c.stream
-  join (select consumer, lane from headgate.cursor where lane >= 144115188075855872
+  join (select consumer, lane from headgate.cursor where lane >= {UNNAMED_LANES}
         union
         select consumer, lane from headgate.channel) n on n.consumer = c.id
   left join headgate.cursor k on k.consumer = n.consumer and k.lane = n.lane

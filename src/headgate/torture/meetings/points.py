@@ -1,8 +1,9 @@
 """A test build of the engine that stops where it is told to, and the director who tells it.
 
-The functions of `sql/functions` name points with a comment of its own: `-- point: a lane is claimed`. In the test build
-each is a call of `headgate.at_point`. A session stops at one point, which it has in its setting `torture.stop_at`, by
-waiting for an advisory lock that the director holds. No table is touched, so that nothing else changes for it.
+The functions of `sql/functions`, and those of `sql/templates`, name points with a comment of its own:
+`-- point: a lane is claimed`. In the test build each is a call of `headgate.at_point`. A session stops at one point,
+which it has in its setting `torture.stop_at`, by waiting for an advisory lock that the director holds. No table is
+touched, so that nothing else changes for it.
 """
 
 from __future__ import annotations

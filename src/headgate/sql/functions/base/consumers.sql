@@ -41,7 +41,7 @@ begin
   select * into c from headgate.consumer k where k.stream = s.id and k.name = create_consumer.name;
   if c.id is null then
     -- a private one, at this very moment
-    newest := headgate.make_tick(s.id, headgate.is_open() or start = 'end');
+    newest := headgate.make_tick(s.id, headgate.in_user_transaction() or start = 'end');
     perform headgate.hold_stream(s);
     insert into headgate.consumer (
         stream, name, filter, pattern, ordered, ack_wait, max_deliver, max_ack_pending, backoff,

@@ -63,10 +63,10 @@ begin
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
--- hold_to_park(consumer, what): as hold_in_place, for who parks messages: it keeps go_over off,
--- too, which would overlook them in lanes that the consumer leaves behind. That holds all lanes of
--- the oldest layout, and only these: so the very first cursor, and no other, is locked FOR KEY
--- SHARE.
+-- hold_to_park(consumer, what): as hold_in_place, for who parks messages: it keeps
+-- move_to_next_layout off, too, which would overlook them in lanes that the consumer leaves behind.
+-- That holds all lanes of the oldest layout, and only these: so the very first cursor, and no
+-- other, is locked FOR KEY SHARE.
 -- Locks: the very first of its cursors FOR KEY SHARE (SKIP LOCKED).
 create or replace function headgate.hold_to_park(c headgate.consumer, p_what text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$

@@ -17,7 +17,7 @@ begin
   -- is it one?
   if target is distinct from 'end' then perform headgate.target_seq(c.stream, target); end if;
   -- a private one, at this very moment
-  newest := headgate.make_tick(c.stream, headgate.is_open() or target = 'end');
+  newest := headgate.make_tick(c.stream, headgate.in_user_transaction() or target = 'end');
   -- point: a seek has its tick
   perform headgate.hold_consumer(c, 'moved');
   had := headgate.reset_for_seek(c);
@@ -69,7 +69,7 @@ begin
           using c, p_seqs, p_target;
   insert into headgate.wake (consumer, lane)
     select distinct c.id, p.lane from headgate.parked p
-     where p.consumer = c.id and p.lane >= 144115188075855872;
+     where p.consumer = c.id and p.lane >= {UNNAMED_LANES};
 end $$;
 
 -- position_cursors(consumer, target, newest): puts every cursor of a consumer at a target. Where
@@ -94,7 +94,7 @@ begin
   end if;
   if named then delete from headgate.cursor k where k.consumer = c.id and k.lane >= 0; end if;
   insert into headgate.cursor as k (consumer, lane, first_seq, from_tick, from_snap, from_lo,
-                                    to_tick, to_base, to_snap, to_lo, to_hi, pos, turn)
+                                    to_tick, to_base, to_snap, to_lo, to_hi, pos, served_at)
     select c.id, lane, case when p_target ~ '^[0-9]+$' then seq else 0 end,
            coalesce(case when seq is null then newest.id end, 0),
            case when seq is null then newest.snap else '3:3:' end,
@@ -111,8 +111,8 @@ begin
           from_snap = excluded.from_snap, from_lo = excluded.from_lo,
       to_tick = excluded.to_tick, to_base = excluded.to_base, to_snap = excluded.to_snap,
       to_lo = excluded.to_lo,
-      to_hi = excluded.to_hi, pos = excluded.pos, late = null, sweep_at = null,
-      turn = excluded.turn, discards = false;
+      to_hi = excluded.to_hi, pos = excluded.pos, late = null, expires_at = null,
+      served_at = excluded.served_at, discards = false;
   if not named then perform headgate.gate_lanes(c, seq, newest); end if;
 end $$;
 

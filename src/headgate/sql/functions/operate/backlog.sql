@@ -93,7 +93,7 @@ begin
        cross join lateral headgate.discovered_lanes(($1).id, l.lane) d),
     counted as (
       %2$s)
-    select coalesce(x.name, case when x.lane >= 288230376151711744 then (
+    select coalesce(x.name, case when x.lane >= {NAMED_LANES} then (
              select m.name from %1$s m where m.seq = x.first limit 1) end),
            case when x.next_at = 'infinity' then 'full'
                 when x.next_at > clock_timestamp() then 'waiting'
@@ -102,7 +102,7 @@ begin
            x.unread_now + x.parked_now, x.exact,
            (select m.created_at from %1$s m where m.seq = x.first limit 1),
            x.in_flight, x.parked_now, x.delayed, x.max_concurrency, x.release_interval, x.delivered,
-           nullif(x.turn, '-infinity'), ($2).complete,
+           nullif(x.served_at, '-infinity'), ($2).complete,
            -- where the page ends is told by its last row, whichever lane that is
            l.lane || ':' || case when $5 <> 'name' then l.rank::text
                                  else coalesce('=' || l.name, '') end
@@ -125,7 +125,7 @@ create or replace function headgate.counted_backlog_sql(s headgate.stream) retur
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format($q$
     select l.*, case when k.lane = l.lane then k.next_at end as next_at,
-           case when k.lane = l.lane then k.turn end as turn,
+           case when k.lane = l.lane then k.served_at end as served_at,
            case when k.lane = l.lane then k.delivered - k.redelivered else 0 end as delivered,
            coalesce(h.max_concurrency, ($1).max_concurrency) as max_concurrency,
            coalesce(h.release_interval, ($1).release_interval) as release_interval,

@@ -162,7 +162,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     parked as (
       select p.lane, count(*) / $3 as parked, min(p.seq) as first
         from headgate.parked p %2$s
-       where p.consumer = ($1).id and p.lane >= 144115188075855872
+       where p.consumer = ($1).id and p.lane >= {UNNAMED_LANES}
        group by p.lane),
     busy as materialized (
       select y.*, %3$s as rank from (
@@ -179,7 +179,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
       select y.lane, min(y.name) as name, 0.0::float8 as unread, 0.0::float8 as parked,
              null::bigint as first
         from (select k.lane, k.name from headgate.cursor k
-               where k.consumer = ($1).id and k.lane >= 144115188075855872
+               where k.consumer = ($1).id and k.lane >= {UNNAMED_LANES}
               union all
               select h.lane, h.name from headgate.channel h where h.consumer = ($1).id
               union all

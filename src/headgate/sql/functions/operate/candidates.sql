@@ -164,7 +164,7 @@ begin
       from (select k.* from headgate.cursor k
              where k.consumer = ($1).id and k.lane >= 0 and (k.next_at is not null or $6)
             union all
-            select k.* from headgate.told_lanes(($1).id) k where not $6) k
+            select k.* from headgate.hidden_lanes(($1).id) k where not $6) k
      cross join lateral greatest($2, %5$s) r (start)
      cross join lateral (
        select y.seq, y.is_hit, y.nth = $5 or row_number() over () = $4 as is_edge from (

@@ -120,7 +120,7 @@ begin
               select k.* from headgate.cursor k
                where k.consumer = ($1).id and k.lane >= 0 and k.next_at is not null
               union all
-              select k.* from headgate.told_lanes(($1).id) k) k
+              select k.* from headgate.hidden_lanes(($1).id) k) k
              cross join lateral (
                select m.key, m.seq from headgate.message_%1$s m
                 where (m.lane, m.seq) > (k.lane, %2$s) and (m.lane, m.seq) < (k.lane + 1, 0)

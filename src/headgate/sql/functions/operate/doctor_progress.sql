@@ -21,7 +21,7 @@ begin
            exists (select from headgate.delivery d
                     where d.consumer = c.id and d.deadline > clock_timestamp()) as busy
       from headgate.consumer c join headgate.stream s on s.id = c.stream
-      join (select k.consumer, max(k.turn) as turn, max(k.to_hi) as to_hi,
+      join (select k.consumer, max(k.served_at) as served_at, max(k.to_hi) as to_hi,
                    bool_or(k.pos < k.to_hi) as unread
               from headgate.cursor k group by k.consumer) k on k.consumer = c.id
   loop
@@ -30,14 +30,14 @@ begin
     if since is not null then
       select * into u from headgate.waiting_count(r.c, r.to_hi, r.last_seq);
       waits := format('%s%s messages wait', case when u.exact then '' else 'about ' end, u.count);
-      if not r.paused and (r.turn > before or r.busy) then
+      if not r.paused and (r.served_at > before or r.busy) then
         return query select * from headgate.falls_behind(
           r.stream_id, r.stream, r.name, u.count, since,
           (select p.rate from headgate.consumer_position p where p.consumer_id = r.id),
           r.last_seq, before);
       end if;
     end if;
-    continue when not r.paused and (r.turn > before or r.busy);
+    continue when not r.paused and (r.served_at > before or r.busy);
     if since is null then
       waits := 'messages are due again';
       select min(p.visible_at) into since
@@ -52,7 +52,7 @@ begin
     end if;
     continue when since is null or (since > before and not r.paused);
     return query select * from headgate.stands_still(
-      r.stream, r.name, r.paused, r.turn, waits, since);
+      r.stream, r.name, r.paused, r.served_at, waits, since);
   end loop;
 end $$;
 

@@ -20,7 +20,7 @@ begin
          from (select least(min(k.pos), min(k.to_lo), min(lower(k.late)) - 1) as lowest,
                  min(k.to_base) as base
                  from headgate.cursor k
-                where k.consumer = $1 and k.lane >= 144115188075855872 and k.next_at is not null
+                where k.consumer = $1 and k.lane >= {UNNAMED_LANES} and k.next_at is not null
                   and k.pos < k.to_hi) x
         where x.base is not null),
       (select min(least(m.seq - 1, greatest(u.start, $2)))
@@ -31,7 +31,7 @@ begin
               and (m.lane, m.seq) < (k.lane + 1, 0)
               and m.seq > u.start and %3$s order by m.lane, m.seq limit 1) m on true
         where k.consumer = $1 and k.lane >= 0
-          and case when k.lane < 144115188075855872 then true
+          and case when k.lane < {UNNAMED_LANES} then true
                    else k.next_at is not null and k.pos >= k.to_hi end),
       (select case when min(x.from_lo) is not null
                    then

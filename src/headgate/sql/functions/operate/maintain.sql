@@ -11,7 +11,7 @@ create or replace function headgate.maintain() returns table (task text, subject
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   n bigint;
-  open boolean := headgate.is_open();
+  open boolean := headgate.in_user_transaction();
   freed boolean;  -- some stream's storage: one kind of table lock a call
 begin
   perform headgate.need_read_committed('maintain');
@@ -109,7 +109,7 @@ begin
     left_over := left_over - cardinality(part);
     for c in select * from headgate.consumer x where x.id = any(part) order by x.id loop
       if exists (select from headgate.delivery d where d.consumer = c.id) then
-        n := headgate.sweep(c, clock_timestamp());
+        n := headgate.expire_hashed_lanes(c, clock_timestamp());
         if n > 0 then return query select 'sweep', c.name, n; end if;
       end if;
       n := headgate.forget_departed(c);

@@ -3,7 +3,8 @@
 -- maintenance alone removes them.
 
 -- note_attempts(consumer, delivery, seqs, dead, outcome, error): notes that these messages of a
--- delivery failed, and which of them (`dead`) became dead letters. Writes attempt.
+-- delivery failed, and which of them (`dead`) became dead letters.
+-- Writes: attempt.
 create or replace function headgate.note_attempts(
   c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_dead bigint[], p_outcome text,
   p_error text)
@@ -20,9 +21,11 @@ returns void language sql set search_path = pg_catalog, pg_temp set enable_hashj
 $$;
 
 -- trim_attempts(stream, per message, in all) -> how many rows about failed attempts were deleted,
--- at most 10,000 a call: the oldest ones of messages that have more than 20, and of the stream
--- when it has more than 100,000. The caller holds the stream's row. Locks the rows (SKIP LOCKED);
--- writes attempt, stream.
+-- at most 10,000 a call: the oldest ones of messages that have more than 20, and of the stream when
+-- it has more than 100,000.
+-- Needs: the caller holds the stream's row.
+-- Locks: the rows (SKIP LOCKED).
+-- Writes: attempt, stream.
 create or replace function headgate.trim_attempts(
   s headgate.stream, p_per_message int default 20, p_in_all int default 100000) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -71,8 +74,8 @@ end $$;
 
 -- attempts(stream, seq, consumer, max, before) -> failed attempts, the newest first: of one
 -- message, of one consumer, or of the whole stream. `outcome`: nacked, or expired (its deadline
--- passed); is_dead: with it the message became a dead letter. Kept are the last 20 of a message
--- and the last 100,000 of a stream. `before` is the id to go on from.
+-- passed); is_dead: with it the message became a dead letter. Kept are the last 20 of a message and
+-- the last 100,000 of a stream. `before` is the id to go on from.
 create or replace function headgate.attempts(
   stream text, seq bigint default null, consumer text default null, max int default 100,
   before bigint default null) returns setof headgate.failed_attempt

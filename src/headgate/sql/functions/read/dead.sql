@@ -4,7 +4,8 @@
 
 -- ensure_dead_stream(stream) -> the id of its dead-letter stream, made when missing. A stream that
 -- somebody else has made under that name is left alone: then it is <stream>.dead-2, and so on.
--- Locks and writes as create_stream.
+-- Locks: as create_stream.
+-- Writes: as create_stream.
 create or replace function headgate.ensure_dead_stream(s headgate.stream) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -50,7 +51,9 @@ begin
 end $$;
 
 -- append_dead(dead-letter stream, datas, keys, headers) -> seqs: what send_batch does, for the
--- engine's own letters, whatever their size. Locks and writes as send_batch.
+-- engine's own letters, whatever their size.
+-- Locks: as send_batch.
+-- Writes: as send_batch.
 create or replace function headgate.append_dead(
   d headgate.stream, p_datas text[], p_keys text[], p_headers jsonb[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -68,9 +71,10 @@ begin
   return seqs;
 end $$;
 
--- bury(consumer, delivery, seqs, attempts, error): appends messages of a delivery to the
--- dead-letter stream. The caller removes them here, in the same transaction.
-create or replace function headgate.bury(
+-- append_dead_letters(consumer, delivery, seqs, attempts, error): appends messages of a delivery to
+-- the dead-letter stream.
+-- Needs: the caller removes them here, in the same transaction.
+create or replace function headgate.append_dead_letters(
   c headgate.consumer, d headgate.delivery, p_seqs bigint[], p_attempts int[], p_error text)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -218,9 +222,9 @@ end $$;
 -- filter, the oldest `max` of them, or, asked for by name ("all" => true), all. HG010 when neither
 -- is given, or both. What the consumer has still to come to, after a seek, or has again, is not
 -- given twice. Of an upsert stream, one that a newer version of its key has superseded is counted
--- and dropped: it is a dead letter no more, and does not come again. Locks as hold_to_park and
--- hold_done, and preserved_<stream id> ROW EXCLUSIVE; writes parked, wake, attempt, the dead-letter
--- stream.
+-- and dropped: it is a dead letter no more, and does not come again.
+-- Locks: as hold_to_park and hold_done, and preserved_<stream id> ROW EXCLUSIVE.
+-- Writes: parked, wake, attempt, the dead-letter stream.
 create or replace function headgate.redrive(
   stream text, consumer text, seqs bigint[] default null, filter text[] default null,
   max int default null, "all" boolean default false)
@@ -253,7 +257,7 @@ begin
       insert into headgate.attempt (stream, consumer, seq, attempt, at, outcome)
         select ($1).stream, ($1).id, b.seq, 0, clock_timestamp(), 'redriven' from back b)
     insert into headgate.wake (consumer, lane) select distinct ($1).id, b.lane from back b
-     where b.lane >= 144115188075855872 $q$,
+     where b.lane >= {UNNAMED_LANES} $q$,
     c.stream, headgate.newest_only(headgate.find_stream(stream), 'm'))
     using c, sources;
   return cardinality(sources);
@@ -277,8 +281,8 @@ begin
 end $$;
 
 -- lock_kept(consumer): keeps compaction of the consumer's stream, and tidy_preserved, off until the
--- end of the transaction. Waits for them for at most a second: 55P03. Locks preserved_<stream id>
--- ROW EXCLUSIVE.
+-- end of the transaction. Waits for them for at most a second: 55P03.
+-- Locks: preserved_<stream id> ROW EXCLUSIVE.
 create or replace function headgate.lock_kept(c headgate.consumer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
 begin
@@ -290,8 +294,9 @@ end $$;
 
 -- retry_now(stream, consumer, seqs, all) -> how many parked messages were made due at once: these,
 -- or, asked for by name ("all" => true), all. HG010 when neither is given, or both. One that
--- another transaction is handing out or changing at this moment is passed over. Locks as
--- hold_in_place, and the parked rows (SKIP LOCKED); writes parked, wake.
+-- another transaction is handing out or changing at this moment is passed over.
+-- Locks: as hold_in_place, and the parked rows (SKIP LOCKED).
+-- Writes: parked, wake.
 create or replace function headgate.retry_now(
   stream text, consumer text, seqs bigint[] default null, "all" boolean default false) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -314,7 +319,7 @@ begin
     update headgate.parked p set visible_at = clock_timestamp() from held h
      where p.consumer = c.id and p.lane = h.lane and p.seq = h.seq returning p.lane),
   notes as (insert into headgate.wake (consumer, lane) select distinct c.id, d.lane from due d
-            where d.lane >= 144115188075855872)
+            where d.lane >= {UNNAMED_LANES})
   select count(*) into n from due;
   return n;
 end $$;

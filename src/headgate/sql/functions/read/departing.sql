@@ -14,8 +14,8 @@
 
 -- meet_no_rewrite(): waits until nobody rewrites the small tables that settling writes, and keeps
 -- them from that until the end of the transaction. The functions below wait for rows for a moment
--- only (lock_timeout), and would take a table that is being rewritten for one of these. Locks
--- delivery, departed, parked, wake ACCESS SHARE.
+-- only (lock_timeout), and would take a table that is being rewritten for one of these.
+-- Locks: delivery, departed, parked, wake ACCESS SHARE.
 create or replace function headgate.meet_no_rewrite() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -70,11 +70,41 @@ begin
   return d;
 end $$;
 
+-- depart_later(delivery, seqs) -> these messages, which have left the delivery, and the later ones
+-- of the same keys, which leave it now. Only what has left takes along what is in flight behind it:
+-- one that was acked before does not, nor one that another is settling.
+-- Needs: the caller holds a part of the delivery.
+-- Writes: departed.
+create or replace function headgate.depart_later(d headgate.delivery, p_seqs bigint[])
+returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
+  set lock_timeout = '100ms' as $$
+declare
+  later bigint[] := array(select unnest(headgate.with_later(d, p_seqs)) intersect
+                          select unnest((headgate.in_flight_of(d)).seqs));
+begin
+  return p_seqs || case when later <> '{}' then headgate.depart(d, later) end;
+end $$;
+
+-- alone_of(delivery, seq) -> the delivery with this message alone.
+create or replace function headgate.alone_of(d headgate.delivery, p_seq bigint)
+returns headgate.delivery
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  nth int := array_position(d.seqs, p_seq);
+begin
+  if d.keys is not null then d.keys := array[d.keys[nth]]; end if;
+  if d.attempts is not null then d.attempts := array[d.attempts[nth]]; end if;
+  d.seqs := array[p_seq];
+  return d;
+end $$;
+
 -- take_out(consumer, lane, delivery, seqs, until, later) -> the delivery with those messages that
 -- leave it now, of the ones that are asked for (null: all) and are in flight; null when there is no
 -- such delivery any more, or another transaction is settling all of it. With `later`, the later
--- messages of the same keys leave, too. Locks the delivery as the head of this file says; waits no
--- longer than `until`. Writes delivery, departed.
+-- messages of the same keys leave, too.
+-- Locks: the delivery as the head of this file says; waits no longer than `until`.
+-- Writes: delivery, departed.
 create or replace function headgate.take_out(
   c headgate.consumer, p_lane bigint, p_delivery bigint, p_seqs bigint[], p_until timestamptz,
   p_later boolean default false)
@@ -83,9 +113,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set lock_timeout = '100ms' as $$
 declare
   d headgate.delivery;
-  flying headgate.delivery;
   asked bigint[];
-  later bigint[];
   is_fixed boolean := headgate.has_fixed_snapshot();
 begin
   if cardinality(p_seqs) = 1 and not p_later then  -- most often out of a larger batch
@@ -93,12 +121,7 @@ begin
     if cardinality(d.seqs) > 1 then
       asked := headgate.let_depart(d, p_seqs);
       if asked = '{}' then return headgate.part_of(d, asked); end if;
-      d.keys := case
-        when d.keys is not null then array[d.keys[array_position(d.seqs, asked[1])]] end;
-      d.attempts := case
-        when d.attempts is not null then array[d.attempts[array_position(d.seqs, asked[1])]] end;
-      d.seqs := asked;
-      return d;
+      return headgate.alone_of(d, asked[1]);
     end if;
   end if;
   loop
@@ -121,13 +144,8 @@ begin
     if d.id is not null then
       -- point: a part of a delivery is held
       asked := headgate.depart(d, p_seqs);
-      -- only what has left takes along what is in flight behind it: one that was acked before does
-      -- not, nor one that another is settling
       if p_later and p_seqs is not null and asked <> '{}' then
-        flying := headgate.in_flight_of(d);
-        later := array(select unnest(headgate.with_later(d, asked)) intersect
-                       select unnest(flying.seqs));
-        if later <> '{}' then asked := asked || headgate.depart(d, later); end if;
+        asked := headgate.depart_later(d, asked);
       end if;
       -- not before: with it goes who has departed, and would be taken along again
       perform headgate.remove_if_empty(d);
@@ -145,8 +163,9 @@ begin
 end $$;
 
 -- hold_part(consumer id, lane, delivery) -> the delivery, held so that a part of it may depart;
--- null when there is none, or another holds all of it. Locks it FOR KEY SHARE (SKIP LOCKED, which
--- waits after all when a newer version of the row has to be locked, too).
+-- null when there is none, or another holds all of it.
+-- Locks: the delivery FOR KEY SHARE (SKIP LOCKED, which waits after all when a newer version of the
+-- row has to be locked, too).
 create or replace function headgate.hold_part(p_consumer int, p_lane bigint, p_delivery bigint)
 returns headgate.delivery
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -160,8 +179,9 @@ exception when lock_not_available then
   return null;
 end $$;
 
--- remove_delivery(delivery): deletes a delivery of which nothing is in flight any more. The caller
--- holds it. Writes delivery, departed.
+-- remove_delivery(delivery): deletes a delivery of which nothing is in flight any more.
+-- Needs: the caller holds it.
+-- Writes: delivery, departed.
 create or replace function headgate.remove_delivery(d headgate.delivery) returns void
 language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
   delete from headgate.delivery x where x.consumer = d.consumer and x.lane = d.lane and x.id = d.id;
@@ -185,8 +205,8 @@ language sql immutable set search_path = pg_catalog, pg_temp set enable_hashjoin
     select unnest(p_seqs))
 $$;
 
--- let_depart(delivery, seqs) -> as depart; deletes the delivery when nothing of it is left. Writes
--- departed, delivery.
+-- let_depart(delivery, seqs) -> as depart; deletes the delivery when nothing of it is left.
+-- Writes: departed, delivery.
 create or replace function headgate.let_depart(d headgate.delivery, p_seqs bigint[])
 returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -197,9 +217,12 @@ begin
   return gone;
 end $$;
 
--- remove_if_empty(delivery): deletes a delivery of which everything has departed. The caller holds
--- it FOR KEY SHARE. What has departed is only counted once the last message has, and one taken by
--- chance: a batch that is acked one by one is not counted each time. Writes delivery, departed.
+-- remove_if_empty(delivery): deletes a delivery of which everything has departed. What has departed
+-- is only counted once the last message has, and one taken by chance: a batch that is acked one by
+-- one is not counted each time.
+-- Needs: the caller holds it FOR KEY SHARE.
+-- Locks: the delivery (SKIP LOCKED).
+-- Writes: delivery, departed.
 create or replace function headgate.remove_if_empty(d headgate.delivery) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -222,9 +245,10 @@ begin
   end if;
 end $$;
 
--- depart(delivery, seqs) -> those of the messages (null: all) that leave the delivery now. The
--- caller holds it FOR KEY SHARE and has set lock_timeout: a message that another open transaction
--- lets depart is not waited for longer than that. Writes departed.
+-- depart(delivery, seqs) -> those of the messages (null: all) that leave the delivery now.
+-- Needs: the caller holds it FOR KEY SHARE and has set lock_timeout: a message that another open
+-- transaction lets depart is not waited for longer than that.
+-- Writes: departed.
 create or replace function headgate.depart(d headgate.delivery, p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -244,7 +268,8 @@ end $$;
 
 -- insert_departed(delivery, seqs) -> those that had not departed before. Waits for another
 -- transaction that lets the same message depart. Where the snapshot is fixed, PostgreSQL raises a
--- serialization failure when that has happened out of sight. Writes departed.
+-- serialization failure when that has happened out of sight.
+-- Writes: departed.
 create or replace function headgate.insert_departed(d headgate.delivery, p_seqs bigint[])
 returns bigint[]
 language sql set search_path = pg_catalog, pg_temp as $$
@@ -257,8 +282,8 @@ $$;
 
 -- insert_departed_patiently(delivery, seqs) -> the same, without those that another open
 -- transaction is letting depart: all at once, and when that fails for one of them, ever smaller
--- parts, so that a batch of thousands is not held up by one. Waits for half a second in all. Writes
--- departed.
+-- parts, so that a batch of thousands is not held up by one. Waits for half a second in all.
+-- Writes: departed.
 create or replace function headgate.insert_departed_patiently(d headgate.delivery, p_seqs bigint[])
 returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -299,7 +324,8 @@ end $$;
 
 -- expect_no_delivery(consumer id, lane, id): raises a serialization failure when there is such a
 -- delivery after all, out of sight of this transaction's fixed snapshot (it is younger, or its
--- table was rewritten): only a unique index tells. Writes nothing that stays.
+-- table was rewritten): only a unique index tells.
+-- Writes: nothing that stays.
 create or replace function headgate.expect_no_delivery(p_consumer int, p_lane bigint, p_id bigint)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
@@ -315,7 +341,9 @@ end $$;
 -- forget_departed(consumer) -> how many rows about messages of deliveries that are gone were
 -- deleted, at most 10,000 a call. First deletes deliveries of which everything has departed: two
 -- that settled the last of it at the same time did not see each other, and the row would count as
--- one in flight until its deadline. Locks deliveries (SKIP LOCKED); writes delivery, departed.
+-- one in flight until its deadline.
+-- Locks: deliveries (SKIP LOCKED).
+-- Writes: delivery, departed.
 create or replace function headgate.forget_departed(c headgate.consumer) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare n int;

@@ -50,7 +50,9 @@ begin
 end $$;
 
 -- ensure_slots(consumer): a row in lease for each slot, and for no other. May wait for a
--- transaction that does the same. Writes lease.
+-- transaction that does the same.
+-- Locks: rows of slots that are no more (SKIP LOCKED).
+-- Writes: lease.
 create or replace function headgate.ensure_slots(c headgate.consumer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare slots bigint[] := array(select headgate.slots_of(c)) || -1::bigint; known bigint[];
@@ -69,7 +71,9 @@ begin
 end $$;
 
 -- join_workers(stream, consumer, worker) -> the slots leased to the worker now. To be called when
--- it starts; then `heartbeat`. Locks and writes as heartbeat does.
+-- it starts; then `heartbeat`.
+-- Locks: as heartbeat does.
+-- Writes: as heartbeat does.
 create or replace function headgate.join_workers(stream text, consumer text, worker text)
 returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -82,7 +86,8 @@ end $$;
 -- slots first, and takes what is free up to it. A worker that was not seen for too long joins
 -- again; while another call is just taking it for dead, it has none. Waits a moment for other
 -- heartbeats, never for long; inside a longer transaction what it changes counts from the commit
--- on. Writes worker, lease; of workers that are dead, delivery, parked, cursor.
+-- on.
+-- Writes: worker, lease; of workers that are dead, delivery, parked, cursor.
 create or replace function headgate.heartbeat(stream text, consumer text, worker text)
 returns bigint[]
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -92,7 +97,9 @@ end $$;
 
 -- leave_workers(stream, consumer, worker) -> how many slots are free now. What the worker has in
 -- flight stays its own until it is settled or its deadline passes. Fails with lock_not_available
--- when a heartbeat of the same worker does not end. Writes worker, lease.
+-- when a heartbeat of the same worker does not end.
+-- Locks: the worker's row; its slots (SKIP LOCKED).
+-- Writes: worker, lease.
 create or replace function headgate.leave_workers(stream text, consumer text, worker text)
 returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -113,9 +120,27 @@ exception when lock_not_available then
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
--- share_out(consumer, worker) -> the slots leased to the worker. See heartbeat. The share: slots /
--- workers, and one more for those that joined first while the division leaves a rest, so that
--- nobody has more than ceil(slots / workers) and nobody has nothing while another has two more.
+-- share_of(consumer, worker, now) -> how many slots this worker is to have: slots / workers, and
+-- one more for those that joined first while the division leaves a rest, so that nobody has more
+-- than ceil(slots / workers) and nobody has nothing while another has two more.
+create or replace function headgate.share_of(c headgate.consumer, p_worker text,
+                                             p_now timestamptz) returns int
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  alive int;
+  rank int;
+  slots int;
+begin
+  select count(*), count(*) filter (where (w.joined_at, w.name) < (me.joined_at, me.name))
+    into alive, rank
+    from headgate.worker w, headgate.worker me
+   where w.consumer = c.id and w.until > p_now and me.consumer = c.id and me.name = p_worker;
+  select count(*) into slots from headgate.lease l where l.consumer = c.id and l.slot >= 0;
+  return slots / alive + case when rank < slots % alive then 1 else 0 end;
+end $$;
+
+-- share_out(consumer, worker) -> the slots leased to the worker: as many as share_of says. See
+-- heartbeat.
 create or replace function headgate.share_out(c headgate.consumer, p_worker text) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -123,20 +148,16 @@ declare
   patience text := least(250, ceil(extract(epoch from c.lease_time) * 250))::int || 'ms';
   is_even boolean := true;
   was text := current_setting('lock_timeout');
-  alive int;
-  rank int;
-  slots int;
   share int;
   mine bigint[];
   given bigint[];
 begin
   perform set_config('lock_timeout', patience, true);
   if not headgate.renew_worker(c, p_worker) then
-    perform set_config('lock_timeout', was, true);
-    return '{}';
+    perform set_config('lock_timeout', was, true); return '{}';
   end if;
   begin
-    perform 1 from headgate.lease l where l.consumer = c.id and l.slot = -1 for update;
+    perform from headgate.lease l where l.consumer = c.id and l.slot = -1 for update;
     perform headgate.ensure_slots(c);
   exception when lock_not_available then
     is_even := false;
@@ -145,21 +166,15 @@ begin
   -- point: shares are held
   now := clock_timestamp();
   perform headgate.expire_workers(c, now);
-  if not exists (
-       select from headgate.worker w
-        where w.consumer = c.id and w.name = p_worker and w.until > now) then
-    -- all this has taken so long that it counts as dead itself: its next heartbeat joins again
+  -- all this has taken so long that it counts as dead itself: its next heartbeat joins again
+  if not exists (select from headgate.worker w
+                  where w.consumer = c.id and w.name = p_worker and w.until > now) then
     return '{}';
   end if;
   mine := array(select l.slot from headgate.lease l
                  where l.consumer = c.id and l.slot >= 0 and l.worker = p_worker order by l.slot);
   if is_even then
-    select count(*), count(*) filter (where (w.joined_at, w.name) < (me.joined_at, me.name))
-      into alive, rank
-      from headgate.worker w, headgate.worker me
-     where w.consumer = c.id and w.until > now and me.consumer = c.id and me.name = p_worker;
-    select count(*) into slots from headgate.lease l where l.consumer = c.id and l.slot >= 0;
-    share := slots / alive + case when rank < slots % alive then 1 else 0 end;
+    share := headgate.share_of(c, p_worker, now);
     if cardinality(mine) > share then
       given := mine[share + 1 :];
       mine := mine[: share];
@@ -191,7 +206,10 @@ end $$;
 -- False while another call takes it for dead, or has it join, at this moment: it has no lanes then.
 -- While it is alive, only a call of the same worker can be in the way, which is waited for up to a
 -- third of the lease_time: 55P03 then, because without being renewed it must not go on as if it
--- were. The caller has set lock_timeout. Locks and writes the worker's row.
+-- were.
+-- Needs: the caller has set lock_timeout.
+-- Locks: the worker's row.
+-- Writes: the worker's row.
 create or replace function headgate.renew_worker(c headgate.consumer, p_worker text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare give_up timestamptz := clock_timestamp() + least(c.lease_time / 3, interval '5 seconds');
@@ -222,9 +240,10 @@ end $$;
 
 -- expire_workers(consumer, now) -> how many dead workers were found. Frees their slots and parks
 -- what they had in flight: else that would wait for its deadline. Their rows stay a while, lest a
--- claim that was under way is overlooked. Locks workers, slots, deliveries and cursors with SKIP
--- LOCKED; what it did not get, the next call finds again. Writes worker, lease, delivery, parked,
--- cursor.
+-- claim that was under way is overlooked.
+-- Locks: workers, slots, deliveries and cursors with SKIP LOCKED; what it did not get, the next
+-- call finds again.
+-- Writes: worker, lease, delivery, parked, cursor.
 create or replace function headgate.expire_workers(c headgate.consumer, p_now timestamptz)
 returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -244,7 +263,7 @@ begin
     select d.lane, d.id from headgate.delivery d
      where d.consumer = c.id and d.worker = any(dead) and d.deadline > p_now
        for no key update skip locked)
-  -- (watched: a lane that is held at this moment is not swept below, nor before its sweep_at)
+  -- (watched: a lane that is held at this moment is not swept below, nor before its expires_at)
   update headgate.delivery d set deadline = p_now, is_watched = true from gone
    where d.consumer = c.id and d.lane = gone.lane and d.id = gone.id;
   lanes := array(select distinct d.lane from headgate.delivery d
@@ -253,9 +272,9 @@ begin
     with held as (select k.lane from headgate.cursor k
                    where k.consumer = c.id and k.lane = any(lanes) order by k.lane
                      for no key update skip locked)
-    update headgate.cursor k set sweep_at = p_now from held
+    update headgate.cursor k set expires_at = p_now from held
      where k.consumer = c.id and k.lane = held.lane;
-    perform headgate.sweep(c, p_now);
+    perform headgate.expire_hashed_lanes(c, p_now);
   end if;
   delete from headgate.worker w
    where w.consumer = c.id and w.name = any(dead)
@@ -303,9 +322,9 @@ begin
                 where k.consumer = c.id and k.lane <> all(mine));
 end $$;
 
--- may_claim(consumer, lane, worker) -> whether the worker may take messages of the lane now. The
--- caller holds the lane's cursor and has taken expired deliveries apart; one that is left, whatever
--- its deadline, is being extended or settled.
+-- may_claim(consumer, lane, worker) -> whether the worker may take messages of the lane now.
+-- Needs: the caller holds the lane's cursor and has taken expired deliveries apart; one that is
+-- left, whatever its deadline, is being extended or settled.
 create or replace function headgate.may_claim(c headgate.consumer, p_lane bigint, p_worker text)
 returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$

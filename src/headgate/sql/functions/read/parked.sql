@@ -2,8 +2,8 @@
 -- their key, and how they leave. docs/concepts/parked.md says what for.
 
 -- park_failed(consumer, delivery, seqs, delay, reason, error): parks messages of a delivery for
--- another attempt, or moves them to the dead-letter stream. Writes parked, wake, attempt, the
--- dead-letter stream.
+-- another attempt, or moves them to the dead-letter stream.
+-- Writes: parked, wake, attempt, the dead-letter stream.
 create or replace function headgate.park_failed(c headgate.consumer, d headgate.delivery,
                                                 p_seqs bigint[], p_delay interval, p_reason text,
                                                 p_error text)
@@ -20,9 +20,9 @@ begin
       from unnest(d.seqs, d.attempts) u (s, a) join unnest(p_seqs) x (s) using (s)
         where coalesce(u.a, 1) >= c.max_deliver;
     if dead is not null then
-      perform headgate.bury(c, d, dead, tried, coalesce(p_error, p_reason));
+      perform headgate.append_dead_letters(c, d, dead, tried, coalesce(p_error, p_reason));
       if c.ordered then  -- what waited behind them goes on
-        perform headgate.leave_notes(c, d.lane,
+        perform headgate.wake_keys(c, d.lane,
                                      array(select u.k from unnest(d.seqs, d.keys) u (s, k)
                                              join unnest(dead) x (s) using (s)));
       end if;
@@ -43,15 +43,17 @@ begin
            case when p_reason = 'expired' then coalesce(d.parent, d.id) end
       from unnest(d.seqs, d.attempts, d.keys) u (s, a, k) join unnest(p_seqs) x (s) using (s)
      where not exists (select from unnest(dead) y (s) where y.s = u.s);
-  if d.lane >= 144115188075855872 then
+  if d.lane >= {UNNAMED_LANES} then
     insert into headgate.wake (consumer, lane) values (c.id, d.lane);
   end if;
 end $$;
 
--- take_apart(consumer, lane, now) -> the next deadline in the lane. Parks the messages of
--- deliveries past their deadline; at most 100 deliveries a call. The caller holds the lane's
--- cursor. Locks deliveries (SKIP LOCKED); writes delivery, parked.
-create or replace function headgate.take_apart(c headgate.consumer, p_lane bigint,
+-- expire_lane(consumer, lane, now) -> the next deadline in the lane. Parks the messages of
+-- deliveries past their deadline; at most 100 deliveries a call.
+-- Needs: the caller holds the lane's cursor.
+-- Locks: deliveries (SKIP LOCKED).
+-- Writes: delivery, parked.
+create or replace function headgate.expire_lane(c headgate.consumer, p_lane bigint,
                                                p_now timestamptz) returns timestamptz
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare d headgate.delivery;
@@ -68,8 +70,8 @@ end $$;
 
 -- end_delivery(consumer, delivery): parks what is left of a delivery past its deadline, which the
 -- caller holds FOR UPDATE. In ordered consumers later messages of the same keys that came in the
--- same batch, and have deadlines of their own, go back with them. Writes delivery, departed,
--- parked, wake, the dead-letter stream.
+-- same batch, and have deadlines of their own, go back with them.
+-- Writes: delivery, departed, parked, wake, the dead-letter stream.
 create or replace function headgate.end_delivery(c headgate.consumer, d headgate.delivery)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -92,25 +94,29 @@ begin
   end if;
 end $$;
 
--- sweep(consumer, now): takes expired deliveries apart in every lane that nobody is claiming.
--- Writes delivery, parked, cursor.
-create or replace function headgate.sweep(c headgate.consumer, p_now timestamptz) returns int
+-- expire_hashed_lanes(consumer, now): takes expired deliveries apart in every lane that nobody is
+-- claiming.
+-- Locks: cursors (SKIP LOCKED), and as expire_lane.
+-- Writes: delivery, parked, cursor.
+create or replace function headgate.expire_hashed_lanes(c headgate.consumer, p_now timestamptz)
+returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare l bigint; n int := headgate.expire(c, p_now);
+declare l bigint; n int := headgate.expire_named_lanes(c, p_now);
 begin
   for l in select k.lane from headgate.cursor k
-    where k.consumer = c.id and k.lane < 144115188075855872 and k.sweep_at <= p_now
+    where k.consumer = c.id and k.lane < {UNNAMED_LANES} and k.expires_at <= p_now
             order by k.lane for no key update skip locked loop
-    update headgate.cursor k set sweep_at = headgate.take_apart(c, l, p_now)
+    update headgate.cursor k set expires_at = headgate.expire_lane(c, l, p_now)
      where k.consumer = c.id and k.lane = l;
     n := n + 1;
   end loop;
   return n;
 end $$;
 
--- leave_notes(consumer, lane, keys): tells the next claim of the lane which of these keys, that are
--- free now, have messages waiting. Writes wake.
-create or replace function headgate.leave_notes(c headgate.consumer, p_lane bigint, p_keys text[])
+-- wake_keys(consumer, lane, keys): tells the next claim of the lane which of these keys, that are
+-- free now, have messages waiting.
+-- Writes: wake.
+create or replace function headgate.wake_keys(c headgate.consumer, p_lane bigint, p_keys text[])
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -123,10 +129,12 @@ begin
   end if;
 end $$;
 
--- take_notes(consumer, lane, now): makes the first waiting message of each key that an ack has
--- freed due. Notes of keys whose first one another transaction holds stay. The caller holds the
--- lane's cursor. Locks parked (SKIP LOCKED); writes wake, parked.
-create or replace function headgate.take_notes(c headgate.consumer, p_lane bigint,
+-- take_key_wakes(consumer, lane, now): makes the first waiting message of each key that an ack has
+-- freed due. Notes of keys whose first one another transaction holds stay.
+-- Needs: the caller holds the lane's cursor.
+-- Locks: parked (SKIP LOCKED).
+-- Writes: wake, parked.
+create or replace function headgate.take_key_wakes(c headgate.consumer, p_lane bigint,
                                                p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -158,8 +166,8 @@ end $$;
 
 -- hold_parked(places) -> where the parked messages lie that nobody else holds: now they are held
 -- until the end of the transaction. retry_now, discard and late acks change parked messages without
--- a cursor, and may be part of a long transaction: claims pass over these. Locks parked (SKIP
--- LOCKED).
+-- a cursor, and may be part of a long transaction: claims pass over these.
+-- Locks: parked (SKIP LOCKED).
 create or replace function headgate.hold_parked(p_places tid[]) returns tid[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
@@ -180,14 +188,82 @@ begin
          and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq limit 1) first);
 end $$;
 
+-- put_off(due, their keys, keys in flight, now): parked messages behind one in flight: they ask
+-- again later, ever more seldom; the ack's note usually comes first.
+-- Needs: the caller holds what is due.
+-- Writes: parked.
+create or replace function headgate.put_off(p_due tid[], p_keys text[], p_flying text[],
+                                            p_now timestamptz) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+  behind tid[] := array(select u.t from unnest(p_due, p_keys) u (t, k) where u.k = any(p_flying));
+begin
+  if behind = '{}' then return; end if;
+  update headgate.parked p set reason = 'blocked',
+         visible_at = p_now
+           + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'),
+                   interval '5 seconds')
+   where p.ctid = any(behind);
+end $$;
+
+-- first_in_order(consumer id, lane, keys, due, n, now) -> places and keys of up to n parked
+-- messages, by seq: of each of these keys those that come first and may be delivered, and those of
+-- `due` that have no key, with null.
+create or replace function headgate.first_in_order(
+  p_consumer int, p_lane bigint, p_keys text[], p_due tid[], n int, p_now timestamptz,
+  out places tid[], out keys text[])
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  select array_agg(x.ctid), array_agg(x.key) into places, keys from (
+    select y.ctid, y.key from (
+      select q.ctid, q.key, q.seq from unnest(p_keys) k (key) cross join lateral (
+        select p.ctid, p.key, p.seq,
+               bool_and(p.visible_at <= p_now or p.reason = 'blocked')
+                 over (order by p.key, p.seq) as ok
+          from headgate.parked p
+         where p.consumer = p_consumer and p.lane = p_lane and p.key is not null
+           and (p.key, p.seq) >= (k.key, 0) and (p.key, p.seq) <= (k.key, 9223372036854775807)
+         order by p.key, p.seq limit n) q
+       where q.ok
+      union all
+      select p.ctid, null, p.seq from headgate.parked p
+       where p.ctid = any(p_due) and p.key is null) y
+     order by y.seq limit n) x;
+end $$;
+
+-- block_rest(consumer id, lane, due, keys, gone, now): of each of these keys, the first one that is
+-- left parked: behind a message now in flight (its key is in `gone`) it asks again, behind nothing
+-- (the batch was full) it stays due. Behind a waiting one the rest of `due` sleep.
+-- Locks: parked.
+-- Writes: parked.
+create or replace function headgate.block_rest(
+  p_consumer int, p_lane bigint, p_due tid[], p_keys text[], p_gone text[], p_now timestamptz)
+returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+  firsts tid[] := headgate.first_parked(p_consumer, p_lane, p_keys);
+begin
+  update headgate.parked p set visible_at = 'infinity', reason = 'blocked'
+   where p.ctid = any(p_due) and p.key = any(p_keys) and p.ctid <> all(firsts);
+  firsts := headgate.hold_parked(firsts);
+  update headgate.parked p
+     set visible_at = case when p.key = any(p_gone) then p_now + interval '50 milliseconds'
+                           else least(p.visible_at, p_now) end
+   where p.ctid = any(firsts) and p.reason = 'blocked';
+end $$;
+
 -- unpark(consumer, lane, n, now) -> seq, attempt, key of parked messages that may be delivered now;
 -- they are parked no more. In an ordered consumer a key's messages leave only in order, and none
 -- while one of them is in flight or held by another transaction. What it takes may have been given
--- back after the caller's statement began: the messages are looked up in the next one. The caller
--- holds the lane's cursor. Locks parked (SKIP LOCKED), so that rows stay where they are found
--- (ctid); writes parked.
-create or replace function headgate.unpark(c headgate.consumer, p_lane bigint, n int,
-                                           p_now timestamptz)
+-- back after the caller's statement began: the messages are looked up in the next one.
+-- Needs: the caller holds the lane's cursor.
+-- Locks: parked (SKIP LOCKED), so that rows stay where they are found (ctid).
+-- Writes: parked.
+create or replace function headgate.unpark(
+  c headgate.consumer, p_lane bigint, n int, p_now timestamptz)
 returns table (seq bigint, attempt int, key text)
 language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
@@ -197,16 +273,12 @@ declare
   gone text[];
   due tid[];
   due_keys text[];
-  behind tid[];
   taken tid[];
   held tid[];
-  firsts tid[];
   stuck text[];
   total int := 0;
 begin
-  if c.ordered then
-    flying := headgate.keys_in_flight(c.id, p_lane);
-  end if;
+  if c.ordered then flying := headgate.keys_in_flight(c.id, p_lane); end if;
   -- point: it is known which keys fly
   loop
     -- what is due, but has to wait for an earlier message of its key, is put off below: then look
@@ -222,32 +294,10 @@ begin
         returning p.seq, p.attempt + 1, p.key;
       return;
     end if;
-    -- behind a message in flight: ask again later, ever more seldom; the ack's note usually comes
-    -- first
-    behind := array(select u.t from unnest(due, due_keys) u (t, k) where u.k = any(flying));
-    if behind <> '{}' then
-      update headgate.parked p set reason = 'blocked',
-             visible_at = p_now
-               + least(greatest((p_now - p.parked_at) / 4, interval '50 milliseconds'),
-                       interval '5 seconds')
-       where p.ctid = any(behind);
-    end if;
+    if flying <> '{}' then perform headgate.put_off(due, due_keys, flying, p_now); end if;
     free := array(select distinct k from unnest(due_keys) k where k <> all(flying));
-    select array_agg(x.ctid), array_agg(x.key) into taken, gone from (
-      select y.ctid, y.key from (
-        select q.ctid, q.key, q.seq from unnest(free) k (key) cross join lateral (
-          select p.ctid, p.key, p.seq,
-                 bool_and(p.visible_at <= p_now or p.reason = 'blocked') over (order by p.key,
-                     p.seq) as ok
-            from headgate.parked p where p.consumer = c.id and p.lane = p_lane
-             and p.key is not null and (p.key, p.seq) >= (k.key, 0)
-             and (p.key, p.seq) <= (k.key, 9223372036854775807) order by p.key, p.seq
-               limit n - total) q
-         where q.ok
-        union all
-        select p.ctid, null, p.seq from headgate.parked p
-         where p.ctid = any(due) and p.key is null) y
-       order by y.seq limit n - total) x;
+    select x.places, x.keys into taken, gone
+      from headgate.first_in_order(c.id, p_lane, free, due, n - total, p_now) x;
     if taken is not null then
       held := headgate.hold_parked(taken);
       -- a key of which another transaction holds one waits as a whole
@@ -266,16 +316,7 @@ begin
         returning p.seq, p.attempt + 1, p.key;
       total := total + cardinality(taken);
     end if;
-    -- of each key, the first one left: behind a message now in flight it asks again, behind nothing
-    -- (the batch was full) it stays due; behind a waiting one the rest sleep
-    firsts := headgate.first_parked(c.id, p_lane, free);
-    update headgate.parked p set visible_at = 'infinity', reason = 'blocked'
-     where p.ctid = any(due) and p.key = any(free) and p.ctid <> all(firsts);
-    firsts := headgate.hold_parked(firsts);
-    update headgate.parked p
-       set visible_at = case when p.key = any(gone) then p_now + interval '50 milliseconds'
-                             else least(p.visible_at, p_now) end
-     where p.ctid = any(firsts) and p.reason = 'blocked';
+    perform headgate.block_rest(c.id, p_lane, due, free, gone, p_now);
     exit when total >= n;
   end loop;
 end $$;

@@ -10,7 +10,8 @@
 
 -- hold_done(consumer, shared): keeps those who give back what is done for a consumer off until the
 -- end of the transaction: replays everybody, redrives (shared) replays. Waits for at most a second:
--- 55P03. Locks (consumer, -2), advisory.
+-- 55P03.
+-- Locks: (consumer, -2), advisory.
 create or replace function headgate.hold_done(c headgate.consumer, p_shared boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -38,9 +39,9 @@ end $$;
 -- version. Not found are seqs whose messages are not in the log any more (of a range, seqs in those
 -- parts of it that were removed). A dead letter of a message that is replayed is removed; discarded
 -- ones come again. At most 10,000 messages are replayed and 100,000 looked at: if that was not all,
--- next_seq is the from_seq to go on with. Locks as hold_to_park and hold_done, and
--- preserved_<stream id> ROW EXCLUSIVE; writes parked, wake, discarded, attempt, the dead-letter
--- stream.
+-- next_seq is the from_seq to go on with.
+-- Locks: as hold_to_park and hold_done, and preserved_<stream id> ROW EXCLUSIVE.
+-- Writes: parked, wake, discarded, attempt, the dead-letter stream.
 create or replace function headgate.replay(
   stream text, consumer text, seqs bigint[] default null,
   from_seq bigint default null, to_seq bigint default null,
@@ -207,20 +208,31 @@ begin
     these, most, budget, headgate.ahead_sql('x'))
     into seqs, passed_over, looked_to
     using c, g, p_low, p_high, p_seqs, p_from, p_to, p_pattern;
-  if p_seqs is not null then
-    execute format($q$
-      select count(*) from (
-        select m.seq from headgate.message_%1$s m where m.seq = any($1) and m.seq <= $2
-        union
-        select m.seq from headgate.preserved_%1$s m
-         where m.seq = any($1) and m.seq <= $2) m $q$, s.id)
-      into there using p_seqs, looked_to;
-  end if;
+  if p_seqs is not null then there := headgate.how_many_there(s.id, p_seqs, looked_to); end if;
+end $$;
+
+-- how_many_there(stream id, seqs, to) -> how many messages there are of these seqs, up to the last.
+create or replace function headgate.how_many_there(p_stream int, p_seqs bigint[], p_to bigint)
+returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off as $$
+declare
+  there bigint;
+begin
+  execute format($q$
+    select count(*) from (
+      select m.seq from headgate.message_%1$s m where m.seq = any($1) and m.seq <= $2
+      union
+      select m.seq from headgate.preserved_%1$s m
+       where m.seq = any($1) and m.seq <= $2) m $q$, p_stream)
+    into there using p_seqs, p_to;
+  return there;
 end $$;
 
 -- park_again(consumer, seqs, reason): parks messages that are done for a consumer, due now and as
--- if never delivered. The caller holds the consumer in place, preserved_<stream id>, and what is
--- done. Writes parked, wake, discarded, attempt.
+-- if never delivered.
+-- Needs: the caller holds the consumer in place, preserved_<stream id>, and what is done.
+-- Writes: parked, wake, discarded, attempt.
 create or replace function headgate.park_again(c headgate.consumer, p_seqs bigint[], p_reason text)
 returns void language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_hashjoin = on set jit = off as $$
@@ -242,12 +254,14 @@ begin
       insert into headgate.attempt (stream, consumer, seq, attempt, at, outcome)
         select ($1).stream, ($1).id, b.seq, 0, $3, $4 from back b)
     insert into headgate.wake (consumer, lane)
-      select distinct ($1).id, b.lane from back b where b.lane >= 144115188075855872 $q$, c.stream)
+      select distinct ($1).id, b.lane from back b where b.lane >= {UNNAMED_LANES} $q$, c.stream)
     using c, p_seqs, now, p_reason;
 end $$;
 
 -- drop_dead_letters(consumer, seqs): removes the dead letters of these messages of the stream, as
--- far as nobody else holds them. Writes the dead-letter stream.
+-- far as nobody else holds them.
+-- Locks: the dead letters (SKIP LOCKED).
+-- Writes: the dead-letter stream.
 create or replace function headgate.drop_dead_letters(c headgate.consumer, p_seqs bigint[])
 returns void language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$

@@ -25,132 +25,6 @@ begin
     from unnest(p_acks) a group by l, d order by l, d;
 end $$;
 
--- settle(consumer, ack_ids) -> how many messages were acked, how many ack_ids were stale. In
--- ordered consumers leaves a note for keys that have messages waiting. The usual case goes first,
--- in one statement: all of a delivery, by its own name or by those of its messages in their order,
--- and nobody else has touched it (xmax). Its messages are told by comparing text: to take each
--- ack_id apart costs more than all the rest. Locks as take_out; writes delivery, departed, wake.
-create or replace function headgate.settle(c headgate.consumer, p_acks text[], out acked int,
-                                           out stale int)
-language plpgsql set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare
-  until timestamptz := clock_timestamp() + interval '200 milliseconds';  -- for all that others hold
-  is_fixed boolean := current_setting('transaction_isolation') in ('repeatable read',
-      'serializable');
-  n int := cardinality(p_acks);
-  prefix text := rtrim(p_acks[1], '0123456789');  -- of the ack_ids of a delivery's messages
-  a record;
-  r record;
-  d headgate.delivery;
-  given int := 0;
-  gone int;
-  settled headgate.delivery[];
-  whole text[] := '{}';  -- the deliveries that are settled
-  named text[] := '{}';  -- of these, those whose messages were named
-  l bigint;
-  i bigint;
-  s bigint[];
-begin
-  acked := 0; stale := 0;
-  -- without the rest, which costs more
-  if n = 1 and p_acks[1] ~ '^[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?$' then
-    l := split_part(p_acks[1], '.', 1);
-    i := split_part(p_acks[1], '.', 2);
-    s := array[nullif(split_part(p_acks[1], '.', 3), '')::bigint];
-    if s[1] is null then s := null; end if;
-    if not is_fixed then
-      delete from headgate.delivery x where x.ctid = (
-        select y.ctid from headgate.delivery y
-         where y.consumer = c.id and y.lane = l and y.id = i and y.xmax = '0'::xid
-           and y.is_split is null
-           and (s is null or y.seqs = s) for update skip locked)
-        returning x.* into d;
-    end if;
-    -- point: a delivery is to be settled
-    if d.id is null then
-      select p.acked, p.stale into settle.acked, settle.stale
-        from headgate.settle_part(c, l, i, s, 1, until) p;
-      return;
-    end if;
-    given := 1;
-    if s is not null then named := array[l || '.' || i]; end if;
-  -- of one, it seems
-  elsif not is_fixed and starts_with(p_acks[n], prefix)
-     and prefix ~ '^[0-9]{1,18}\.[0-9]{1,18}\.$' then
-    l := split_part(prefix, '.', 1); i := split_part(prefix, '.', 2);
-    delete from headgate.delivery x where x.ctid = (
-      select y.ctid from headgate.delivery y
-       where y.consumer = c.id and y.lane = l and y.id = i and y.xmax = '0'::xid
-         and y.is_split is null
-         and cardinality(y.seqs) = n
-         and string_to_array(prefix || array_to_string(y.seqs, ' ' || prefix), ' ') = p_acks
-         for update skip locked)
-      returning x.* into d;
-    if d.id is not null then
-      given := n;
-      named := array[l || '.' || i];
-    end if;
-  end if;
-  if d.id is not null then
-    acked := cardinality(d.seqs);
-    whole := array[l || '.' || i];
-    if c.ordered then perform headgate.leave_notes(c, l, d.keys); end if;
-    if l >= 144115188075855872 then perform headgate.note_lanes(c, array[l]); end if;
-  elsif not is_fixed then
-    with g as materialized (
-      select y.prefix, y.ids, y.is_whole, split_part(y.prefix, '.', 1)::bigint as lane,
-             split_part(y.prefix, '.', 2)::bigint as id
-        from (select case when u like '%.%.%' then rtrim(u, '0123456789')
-                else u || '.' end as prefix, array_agg(u) as ids,
-                     bool_and(u not like '%.%.%') as is_whole
-                from unnest(p_acks) u group by 1 offset 0) y
-       where case
-         when translate(y.prefix, '0123456789', '') = '..'
-           and (cardinality(y.ids) = 1 or not y.is_whole)
-                  then length(split_part(y.prefix, '.', 1)) between 1 and 18
-                  and length(split_part(y.prefix, '.', 2)) between 1 and 18
-                  else false end),
-    gone as (
-      delete from headgate.delivery x
-       using (select h.place, g.is_whole, cardinality(g.ids) as given from g cross join lateral (
-                select y.ctid as place from headgate.delivery y
-                 where y.consumer = c.id and y.lane = g.lane and y.id = g.id and y.xmax = '0'::xid
-                   and y.is_split is null
-                   and (g.is_whole
-                        or string_to_array(g.prefix || array_to_string(y.seqs, ' ' || g.prefix),
-                                           ' ') = g.ids)
-                 limit 1 for update skip locked) h offset 0) h
-       where x.ctid = h.place
-       returning x, h.given, h.is_whole)
-    select array_agg(x.x), coalesce(sum(x.given), 0), coalesce(sum(cardinality((x.x).seqs)), 0),
-           coalesce(array_agg((x.x).lane || '.' || (x.x).id), '{}'),
-           coalesce(array_agg((x.x).lane || '.' || (x.x).id) filter (where not x.is_whole), '{}')
-      into settled, given, acked, whole, named from gone x;
-    if settled is not null then
-      if c.ordered then perform headgate.leave_notes_of(c, settled); end if;
-      perform headgate.note_lanes(c,
-                                  array(select distinct u.lane from unnest(settled) u
-                                         where u.lane >= 144115188075855872));
-    end if;
-  end if;
-  -- point: whole deliveries are settled
-  -- (what had departed after all: who held it was gone before this looked, or a vacuum forgot that)
-  if whole <> '{}' and exists (select from headgate.departed x where x.consumer = c.id) then
-    gone := headgate.forget_departed_of(c, named);
-    stale := gone;
-    acked := acked - gone;
-    acked := acked - headgate.forget_departed_of(c, whole);
-  end if;
-  if given >= n then return; end if;
-  for a in select p.* from headgate.parse_acks(p_acks) p
-    where p.lane || '.' || p.delivery <> all(whole) loop
-    select p.* into r from headgate.settle_part(c, a.lane, a.delivery, a.seqs, a.given, until) p;
-    acked := acked + r.acked;
-    stale := stale + r.stale;
-  end loop;
-end $$;
-
 -- settle_part(consumer, lane, delivery, seqs, given, until) -> the same for some messages of one
 -- delivery (null: all), of which `given` ack_ids speak: those that are in flight in the batch,
 -- those that have a deadline of their own, and those whose deadline has passed and that nobody else
@@ -184,12 +58,13 @@ begin
        where f.consumer = c.id and f.lane = p_lane and f.parent = p_delivery);
   end if;
   if d.seqs is null or d.seqs = '{}' then return; end if;
-  if c.ordered then perform headgate.leave_notes(c, d.lane, d.keys); end if;
-  if d.lane >= 144115188075855872 then perform headgate.note_lane(c, d.lane); end if;
+  if c.ordered then perform headgate.wake_keys(c, d.lane, d.keys); end if;
+  if d.lane >= {UNNAMED_LANES} then perform headgate.wake_lane(c, d.lane); end if;
 end $$;
 
 -- forget_departed_of(consumer, deliveries) -> how many messages of these deliveries, which are
--- deleted, had departed before. Writes departed.
+-- deleted, had departed before.
+-- Writes: departed.
 create or replace function headgate.forget_departed_of(c headgate.consumer, p_deliveries text[])
 returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -209,7 +84,8 @@ end $$;
 
 -- settle_surely(consumer, ack_ids): settles what a receive was told to, which answers nothing about
 -- it. So what another open transaction holds, a seek that may yet be undone for instance, is tried
--- again for a second and then an error, 55P03; what is gone is gone. Writes as settle.
+-- again for a second and then an error, 55P03; what is gone is gone.
+-- Writes: as settle.
 create or replace function headgate.settle_surely(c headgate.consumer, p_acks text[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -246,10 +122,12 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
                    from (select unnest(p_asked) except select unnest(p_taken)) s) end
 $$;
 
--- note_lanes(consumer, lanes): tells the next receive that something of these named lanes is in
--- flight no more: of those that have limits (a lane of one key in order has that of one delivery),
--- or sleep because of limits that they had. Writes wake.
-create or replace function headgate.note_lanes(c headgate.consumer, p_lanes bigint[]) returns void
+-- leave_lane_wakes(consumer, lanes): tells the next receive that something of these named lanes is
+-- in flight no more: of those that have limits (a lane of one key in order has that of one
+-- delivery), or sleep because of limits that they had.
+-- Writes: wake.
+create or replace function headgate.leave_lane_wakes(c headgate.consumer, p_lanes bigint[])
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   if c.max_concurrency is not null
@@ -264,15 +142,16 @@ begin
   end if;
 end $$;
 
--- note_lane(consumer, lane): note_lanes of one.
-create or replace function headgate.note_lane(c headgate.consumer, p_lane bigint) returns void
+-- wake_lane(consumer, lane): leave_lane_wakes of one.
+create or replace function headgate.wake_lane(c headgate.consumer, p_lane bigint) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
-  select headgate.note_lanes(c, array[p_lane])
+  select headgate.leave_lane_wakes(c, array[p_lane])
 $$;
 
--- leave_notes_of(consumer, deliveries): leave_notes of what was in these deliveries, which are
--- settled. Most often nothing waits behind any of it. Writes wake.
-create or replace function headgate.leave_notes_of(c headgate.consumer,
+-- wake_keys_of(consumer, deliveries): wake_keys of what was in these deliveries, which are
+-- settled. Most often nothing waits behind any of it.
+-- Writes: wake.
+create or replace function headgate.wake_keys_of(c headgate.consumer,
                                                    p_deliveries headgate.delivery[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set enable_bitmapscan = off as $$
@@ -285,7 +164,7 @@ begin
         where (select p.lane from headgate.parked p where p.consumer = c.id and p.lane = u.lane
                 limit 1) is not null) then
     foreach d in array p_deliveries loop
-      perform headgate.leave_notes(c, d.lane, d.keys);
+      perform headgate.wake_keys(c, d.lane, d.keys);
     end loop;
   end if;
 end $$;
@@ -304,7 +183,8 @@ end $$;
 -- nack(stream, consumer, ack_ids, delay, error) -> nacked, stale. The messages come again after the
 -- delay (default: the consumer's backoff), or become dead letters after max_deliver attempts. In
 -- ordered consumers later messages of the same keys in the same deliveries are released with them.
--- Locks as take_out; writes delivery, departed, parked, the dead-letter stream.
+-- Locks: as take_out.
+-- Writes: delivery, departed, parked, the dead-letter stream.
 create or replace function headgate.nack(
   stream text, consumer text, ack_ids text[], delay interval default null, error text default null,
   out nacked int, out stale int)
@@ -339,8 +219,9 @@ end $$;
 
 -- release(stream, consumer, ack_ids) -> released, stale. Hands back messages that nobody began to
 -- work on: they are due at once, and this delivery does not count as an attempt. In ordered
--- consumers later messages of the same keys in the same deliveries are released with them. Locks as
--- take_out; writes delivery, departed, parked.
+-- consumers later messages of the same keys in the same deliveries are released with them.
+-- Locks: as take_out.
+-- Writes: delivery, departed, parked.
 create or replace function headgate.release(stream text, consumer text, ack_ids text[],
                                             out released int, out stale int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -359,7 +240,7 @@ begin
     continue when d.id is null or d.seqs = '{}';
     -- point: what is released is taken out
     perform headgate.hand_back(d, 'released');
-    if d.lane >= 144115188075855872 then
+    if d.lane >= {UNNAMED_LANES} then
       insert into headgate.wake (consumer, lane) values (c.id, d.lane);
     end if;
     released := released + case when a.seqs is null then cardinality(d.seqs)
@@ -371,7 +252,8 @@ begin
 end $$;
 
 -- hand_back(delivery, reason): parks messages that left their delivery as if it had not been: due
--- at once, and not an attempt. Writes parked.
+-- at once, and not an attempt.
+-- Writes: parked.
 create or replace function headgate.hand_back(d headgate.delivery, p_reason text) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
   insert into headgate.parked (consumer, lane, seq, key, attempt, visible_at, reason)

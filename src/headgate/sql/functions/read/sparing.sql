@@ -25,7 +25,9 @@ end $$;
 
 -- receive_cold(stream id, consumer, batch_size, worker, acks, open, ack_wait) -> what
 -- receive_<stream id> answers, for a session that keeps plans of many other streams and none of
--- this one (keeps_plans): its statements are planned anew each time. Locks and writes as that.
+-- this one (keeps_plans): its statements are planned anew each time.
+-- Locks: as that.
+-- Writes: as that.
 create or replace function headgate.receive_cold(
   p_stream int, p_consumer text, n int, p_worker text, acks text[], p_open boolean,
   p_ack_wait interval)
@@ -42,14 +44,16 @@ begin
     r := headgate.receive_step(
       r, got, p_stream, seqs, is_upsert, false, p_consumer, n, p_worker, acks, p_open, p_ack_wait);
     if r.step = 'read' then
-      return query execute headgate.cold_statement(headgate.read_statement(), p_stream)
+      return query execute headgate.cold_statement(
+          headgate.pasted('steps/receive/read_plain', '{}'), p_stream)
         using r, p_worker;
       get diagnostics got = row_count;
       exit when got = r.want;
     elsif r.step in ('probe', 'look') then
-      execute 'select ' || headgate.cold_statement(headgate.ahead_statement(), p_stream)
+      execute 'select ' || headgate.cold_statement(
+          headgate.pasted('steps/receive/lanes_with_more', '{}'), p_stream)
         into r.ahead using r;
-    elsif r.step in ('retry', 'sift') then
+    elsif r.step in ('retry', 'filtered') then
       return query execute format('select * from headgate.retry_%s($1)', p_stream) using r;
       get diagnostics got = row_count;
     else
@@ -58,7 +62,7 @@ begin
   end loop;
 end $$;
 
--- cold_statement(statement, stream id) -> a statement of receive_steps, to be executed with the
+-- cold_statement(statement, stream id) -> a step of receive_<stream id>, to be executed with the
 -- call as $1 and the worker as $2.
 create or replace function headgate.cold_statement(p_statement text, p_stream int) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -75,7 +79,7 @@ create or replace function headgate.append_cold(
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   names text[] := '{p_xid,p_base,p_lanes,p_keys,p_datas,p_headers,p_channels,p_delays,p_end}';
-  statement text := headgate.fill(replace(headgate.append_statement(), '{into}', ''), s);
+  statement text := headgate.fill(headgate.pasted('steps/append/insert_batch', '{}'), s);
   r bigint[];
 begin
   for i in 1 .. cardinality(names) loop

@@ -27,8 +27,8 @@ begin
                         where m.lane = k.lane and m.seq > r.start
                           and headgate.unread(k, m.seq, m.xid) limit 1) m
                       where k.consumer = c.id and k.lane >= 0 and r.start < $2 - 1
-                        and (k.next_at is not null or k.lane < 144115188075855872))
-          or exists (select from headgate.told_lanes(c.id) k cross join lateral (
+                        and (k.next_at is not null or k.lane < {UNNAMED_LANES}))
+          or exists (select from headgate.hidden_lanes(c.id) k cross join lateral (
                        select from headgate.message_%1$s_%2$s m
                         where m.lane = k.lane and headgate.unread(k, m.seq, m.xid) limit 1) m)
           or exists (select from headgate.cursor k cross
@@ -162,7 +162,7 @@ begin
   perform headgate.record_missing(c, array_agg(u.s), array_agg(u.k), 'removed while in flight')
      from unnest(d.seqs, d.keys) u (s, k) where u.s = any(gone);
   if c.ordered then
-    perform headgate.leave_notes(c, d.lane,
+    perform headgate.wake_keys(c, d.lane,
                                  array(select u.k from unnest(d.seqs, d.keys) u (s, k)
                                         where u.s = any(gone)));
   end if;

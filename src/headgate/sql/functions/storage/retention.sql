@@ -109,7 +109,7 @@ begin
       returning p.seq, p.key),
     notes as (
       insert into headgate.wake (consumer, lane, key) select distinct l.consumer, l.lane, x.key
-        from gone x where x.key is not null or l.lane >= 144115188075855872)
+        from gone x where x.key is not null or l.lane >= {UNNAMED_LANES})
     select count(*), min(x.seq), max(x.seq) into n, first, last from gone x;
     if n > 0 then perform headgate.record_loss(l.consumer, first, last, n, p_reason); end if;
     total := total + n;

@@ -131,7 +131,7 @@ begin
     n := least(coalesce(ceil((ending - first)::numeric / p_lanes_per_task), p_tasks, 1),
                ending - first);
   else
-    first := 288230376151711744;
+    first := {NAMED_LANES};
     ending := 576460752303423488;
     n := least(coalesce(ceil(s.lanes::numeric / p_lanes_per_task), p_tasks, 1), 1024);
   end if;

@@ -8,11 +8,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
 $$;
 
--- is_open() -> whether the user seems to have had a transaction open before this call, so that what
--- it locks would stay locked. (In the extended protocol a statement alone starts a little later
--- than its transaction, too.) A guess: the first statement after BEGIN looks like one alone, so
--- nothing that must hold may depend on it.
-create or replace function headgate.is_open() returns boolean
+-- in_user_transaction() -> whether the user seems to have had a transaction open before this call,
+-- so that what it locks would stay locked. (In the extended protocol a statement alone starts a
+-- little later than its transaction, too.) A guess: the first statement after BEGIN looks like one
+-- alone, so nothing that must hold may depend on it.
+create or replace function headgate.in_user_transaction() returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin  -- (not SQL, and has_fixed_snapshot in place: plain SQL calls ask with each receive)
   return statement_timestamp() - now() > interval '2 milliseconds'

@@ -43,7 +43,7 @@ $$;
 create or replace function headgate.tick(stream text) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.is_open())).id;
+  return (headgate.make_tick((headgate.find_stream(stream)).id, headgate.in_user_transaction())).id;
 end $$;
 
 -- make_tick(stream id, open, hi0) -> the newest tick, made now if anything can have changed; a
@@ -164,7 +164,7 @@ begin
   t.id := nextval('headgate.tick_id');
   t.base := case when p_open then last.id else t.id end;
   t.at := clock_timestamp();
-  t.looked_at := last.looked_at;
+  t.locks_checked_at := last.locks_checked_at;
   t := headgate.with_late(t, last, p_open);
   -- point: a tick knows who is late
   insert into headgate.tick select t.*;
@@ -231,9 +231,9 @@ begin
                when fresh_min >= t.bound then greatest(last.lo, t.hi0)
                else greatest(last.lo, headgate.lo_for(t.stream, fresh_min)) end;
   if not p_open and t.late_xids is not null
-     and (t.looked_at is null or t.looked_at < t.at - interval '1 second') then
+     and (t.locks_checked_at is null or t.locks_checked_at < t.at - interval '1 second') then
     t.late_from := headgate.raise_late_from(t.stream, t.late_xids, t.late_from, t.hi0);
-    t.looked_at := t.at;
+    t.locks_checked_at := t.at;
   end if;
   return t;
 end $$;

@@ -13,7 +13,7 @@
 -- without a name. So named lanes are told from numbered ones by their size.
 create or replace function headgate.named_lane_sql(p_expression text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select format('((hashtextextended(%s, 0) & 288230376151711743) | 288230376151711744)',
+  select format('((hashtextextended(%s, 0) & 288230376151711743) | {NAMED_LANES})',
                 p_expression)
 $$;
 
@@ -24,48 +24,6 @@ do $$ begin
                  'set search_path = pg_catalog, pg_temp return %s',
                  headgate.named_lane_sql('p_name'));
 end $$;
-
--- append_template() -> the source of append_<stream id>(xid, base, lanes, keys, datas, headers,
--- channels, delays, end) -> seqs: the insert into the log. Seqs are drawn in the statement that
--- inserts, so that the table is locked before (late transactions are told by that), and nothing is
--- inserted when others have drawn so many at the same moment that they reach `end`, where the
--- segments that the caller knows of end: then append_beyond has to.
--- (Columns have no alias, and the rare case is elsewhere, because each word costs memory of every
--- session and stream: docs/adr/0022.)
-create or replace function headgate.append_template() returns text
-language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select replace($source$
-create function headgate.append_{stream}(
-  p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[],
-  p_channels text[], p_delays interval[], p_end bigint) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan as $$
-declare r bigint[];
-begin
-  -- point: a send has an id and no seq
-  {statement};
-  -- point: a send has inserted
-  return r;
-end $$;
-$source$, '{statement}', replace(headgate.append_statement(), '{into}', 'into r'))
-$template$;
-
--- append_statement() -> the insert of append_<stream id>.
--- Writes: the log.
-create or replace function headgate.append_statement() returns text
-language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select $source$with q as materialized (
-    select array_agg(nextval('headgate.seq_{stream}')) as seqs
-      from generate_series(1, cardinality(p_datas))),
-  i as (
-    insert into headgate.message_{stream} (seq, xid, lane, key, data, headers,
-                                           deliver_at{, channel})
-      select s, p_xid, {lane}, k, d, h, case when w is not null then clock_timestamp() + w end{, c}
-        from q,
-             unnest(p_keys, p_datas, p_headers, p_delays, seqs{, p_channels}) t (k, d, h, w, s{, c})
-       where seqs[cardinality(p_datas)] < p_end)
-  select seqs {into} from q$source$
-$template$;
 
 -- append_beyond(stream, xid, keys, datas, headers, channels, delays, seqs) -> seqs: appends
 -- messages whose seqs append_<stream id> has drawn beyond the segments that there were. Room is
@@ -80,27 +38,6 @@ begin
     using x, s.base, s.lanes, keys, datas, headers, channels, delays, seqs;
   return seqs;
 end $$;
-
--- append_drawn_template() -> the source of append_drawn_<stream id>(xid, base, lanes, keys, datas,
--- headers, channels, delays, seqs) -> seqs: the insert of messages whose seqs were drawn already.
--- Writes: the log.
-create or replace function headgate.append_drawn_template() returns text
-language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select $source$
-create function headgate.append_drawn_{stream}(
-  p_xid xid8, p_base int, p_lanes int, p_keys text[], p_datas text[], p_headers jsonb[],
-  p_channels text[], p_delays interval[], p_seqs bigint[]) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan as $$
-begin
-  insert into headgate.message_{stream} (seq, xid, lane, key, data, headers, deliver_at{, channel})
-    select s, p_xid, {lane}, k, d, h, case when w is not null then clock_timestamp() + w end{, c}
-      from unnest(p_keys, p_datas, p_headers, p_delays, p_seqs{, p_channels}) t (k, d, h, w,
-          s{, c});
-  return p_seqs;
-end $$;
-$source$
-$template$;
 
 -- send_batch(stream, datas, keys, headers, channels, delays, ids) -> seqs, in the order of the
 -- messages. A message whose id was sent before, within the stream's dedup window, is not appended
@@ -146,7 +83,7 @@ begin
     if to_regclass('headgate.seq_' || s.id) is not null then raise; end if;
     perform headgate.stream_is_gone(s.name);
   end;
-  if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.is_open() then
+  if room <= n + greatest(s.segment_rows, 50000) / 4 and not headgate.in_user_transaction() then
     perform headgate.ensure_segments(s.id, n);
     ending := headgate.segments_known(s.id);
   elsif pg_current_xact_id_if_assigned() is not null then  -- it may have sent before

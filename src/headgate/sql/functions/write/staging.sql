@@ -78,29 +78,6 @@ begin
   perform headgate.reach_segments(s.id, headgate.last_seq(s.id) + n);
 end $$;
 
--- move_template() -> the source of move_<stream id>(xid, base, lanes, name) -> n: moves what was
--- staged into the log, in the order in which it was written there.
--- Writes: the log.
-create or replace function headgate.move_template() returns text
-language sql immutable set search_path = pg_catalog, pg_temp as $template$
-select $source$
-create function headgate.move_{stream}(p_xid xid8, p_base int, p_lanes int, p_name text)
-returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set synchronize_seqscans = off as $$
-declare n bigint;
-begin
-  execute replace($q$
-    insert into headgate.message_{stream} (xid, lane, key, data, headers, deliver_at{, channel})
-      select $1, {lane}, t.k, t.d, t.h::jsonb, t.w{, c}
-        from headgate.staged_table t (k, d, h, c, w), (select $2 as p_base, $3 as p_lanes) p
-          order by t.n $q$, 'staged_table', quote_ident(p_name))
-    using p_xid, p_base, p_lanes;
-  get diagnostics n = row_count;
-  return n;
-end $$;
-$source$
-$template$;
-
 -- send_staged(stream, writer, batch, names, counts) -> how many messages were sent: those of the
 -- named staging tables, one table after the other, or none when this batch of the writer, or a
 -- later one, was sent before. `counts` says how many each has to hold. Waits for another call for

@@ -302,7 +302,7 @@ begin
     headgate.superseded_sql(c.stream, 'u'))
     into old using d.seqs, d.keys, p_seqs;
   if old is null then return p_seqs; end if;
-  perform headgate.leave_notes(c, d.lane,
+  perform headgate.wake_keys(c, d.lane,
                                array(select u.k from unnest(d.seqs, d.keys) u (s, k)
                                       where u.s = any(old)));
   return array(select s from unnest(p_seqs) s where s <> all(old));
