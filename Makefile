@@ -36,7 +36,7 @@ soak: $(INSTALLED) ## Run the long tests: minutes of stress, a million messages,
 torture: $(INSTALLED) ## Run random histories of concurrent sessions for an hour (MINUTES=5, PG=15)
 	$(BIN)/headgate torture --minutes $(MINUTES) $(if $(PG),--postgres /usr/lib/postgresql/$(PG)/bin) $(ARGS)
 
-lint: $(INSTALLED) ## Check style, types, layers, the form of SQL and the generated sync client
+lint: $(INSTALLED) ## Check style, types, layers, sizes, names, the form of SQL and the generated sync client
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -45,6 +45,7 @@ lint: $(INSTALLED) ## Check style, types, layers, the form of SQL and the genera
 	$(BIN)/python tools/build_docs.py --check
 	$(BIN)/python tools/functions_version.py --check
 	$(BIN)/python tools/check_sql.py
+	$(BIN)/python tools/check_modules.py
 
 sync: $(INSTALLED) ## Regenerate src/headgate/sync from src/headgate/aio
 	$(BIN)/python tools/generate_sync.py

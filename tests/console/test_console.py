@@ -33,7 +33,7 @@ def test_every_page_shows_what_there_is_and_runs_nothing_of_it(tab: Tab) -> None
 
 def test_pages_fit_a_phone(browser: Browser, server: Replica) -> None:
     with browser.tab(server.url, server.token, viewport={"width": 390, "height": 844}, color_scheme="dark") as tab:
-        for path in ("/", "/streams/orders/consumers/billing", "/messages?stream=orders", "/dead"):
+        for path in PAGES:
             tab.open(path)
             width = tab.page.evaluate("document.documentElement.scrollWidth")
             assert width <= 390, path

@@ -377,7 +377,24 @@ class TestNack:
         assert value(db, "select headgate.backoff_delay(backoff, 1000) from headgate.consumer").total_seconds() == 60
 
     @pytest.mark.parametrize(
-        "bad", ["10", [], [1, "a"], [-1], -1, {"factor": 2}, {"first": 1, "often": 1}, {"first": -1}, True]
+        "bad",
+        [
+            "10",
+            [],
+            [1, "a"],
+            [-1],
+            -1,
+            {"factor": 2},
+            {"first": 1, "often": 1},
+            {"first": -1},
+            True,
+            1e10,
+            1e308,
+            [1, 1e10],
+            {"first": 1e10},
+            {"first": 1, "max": 1e10},
+            {"first": 1, "jitter": 5},
+        ],
     )
     def test_senseless_backoff_is_refused(self, db: Db, bad: object) -> None:
         for function, name in (("create_consumer", "new"), ("alter_consumer", "c")):

@@ -15,7 +15,7 @@ import pytest
 import headgate
 from headgate import cli
 from headgate.bench import backlog
-from headgate.bench.contenders import MESSAGE_BYTES, Lanes, Queue, messages, open_queue
+from headgate.bench.contenders import MESSAGE_BYTES, LaneSetup, Queue, messages, open_queue
 from headgate.bench.processes import Processes, Task
 from headgate.bench.results import Run, compare, table
 from headgate.bench.run import BENCHMARKS
@@ -124,7 +124,7 @@ def test_a_result_below_its_target_is_marked() -> None:
 
 
 def test_a_backlog_is_spread_over_the_named_lanes(database_url: str) -> None:
-    queue = Queue("headgate", database_url, "jobs", lanes=Lanes("channel", 7, max_concurrency=5))
+    queue = Queue("headgate", database_url, "jobs", lanes=LaneSetup("channel", 7, max_concurrency=5))
     backlog.create(queue)
     assert backlog.fill(queue, 10) == 10
     assert backlog.fill(queue, 11, start=10) == 11
@@ -137,7 +137,7 @@ def test_a_backlog_is_spread_over_the_named_lanes(database_url: str) -> None:
 
 def test_what_was_received_of_many_channels_is_acked_with_the_next_receive(database_url: str) -> None:
     """As whole deliveries, of which each channel has its own."""
-    queue = Queue("headgate", database_url, "jobs", lanes=Lanes("channel", 40))
+    queue = Queue("headgate", database_url, "jobs", lanes=LaneSetup("channel", 40))
     backlog.create(queue)
     backlog.fill(queue, 120)
     contender = open_queue(queue)

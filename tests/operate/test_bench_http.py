@@ -84,5 +84,5 @@ def test_what_the_clients_count_is_in_the_stream(database_url: str, tmp_path: Pa
         delivered = data(admin.get("/api/streams/s/consumers/c"))["delivered"]
         assert 0 < found.published * 0.4 <= messages
         assert 0 < found.delivered[0] * 0.4 <= delivered
-        with pytest.raises(wire.Failed, match="404"):
+        with pytest.raises(wire.CallFailed, match="404"):
             asyncio.run(wire.call(server.url, wire.request(server.token, "GET", "/nothing")))

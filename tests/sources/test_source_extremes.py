@@ -16,7 +16,7 @@ from headgate.errors import SourceBlocked
 from headgate.postgres.cluster import Cluster
 from headgate.replication import setup
 from support.calls import column, value
-from support.source_databases import source_database
+from support.source_databases import drop_slots, source_database
 from support.source_readers import Reading, caught_up, connected, messages, rebuilt, wait_until
 
 Db = psycopg.Connection[Any]
@@ -201,6 +201,34 @@ def test_who_holds_up_a_new_slot(source: Db, source_url: str, monkeypatch: pytes
         source.execute("rollback prepared 'forgotten one'")
 
 
+def test_databases_in_other_encodings(
+    hg: headgate.Headgate, db: Db, source_cluster: Cluster, source: Db, reading: Start
+) -> None:
+    hg.stream("changes", create=True)
+    name = "in_another_encoding"
+    reading()
+    for encoding, word in (("LATIN1", "é"), ("EUC_JP", "日本"), ("SQL_ASCII", "a")):
+        source.execute(
+            f"create database {name} encoding '{encoding}' template template0 locale_provider 'libc' locale 'C'"
+        )  # type: ignore[arg-type]
+        try:
+            with connected(source_cluster.url(name)) as other:
+                other.execute("set client_encoding = 'UTF8'")
+                other.execute(f'create table "{word}" (id text primary key)')  # type: ignore[arg-type]
+                other.execute(f"insert into \"{word}\" values ('{word}1')")  # type: ignore[arg-type]
+                hg.sources.add_postgres("shop", "changes", url=source_cluster.url(name), tables=["*"], backfill=True)
+                wait_until(lambda: all_done(hg))
+                with other.transaction():
+                    other.execute(f"select pg_logical_emit_message(true, 'headgate.annotate', '\"{word}\"')")  # type: ignore[arg-type]
+                    other.execute(f"insert into \"{word}\" values ('{word}2')")  # type: ignore[arg-type]
+                wait_until(lambda word=word: messages(db)[-1]["key"] == f"public.{word}.{word}2")
+                assert messages(db)[-2]["record"] == {"id": f"{word}1"}
+            hg.sources.remove_postgres("shop")
+        finally:
+            drop_slots(source, name)
+            source.execute(f"drop database {name} with (force)")  # type: ignore[arg-type]
+
+
 # --- limits and rights
 
 
@@ -254,6 +282,37 @@ def test_a_reader_that_may_only_replicate(
         hg.sources.remove_postgres("shop")
     finally:
         source.execute("drop owned by replicates; drop role replicates")
+
+
+def test_a_publication_of_more_than_the_tables(source: Db, source_url: str) -> None:
+    """What it has beside them would come into the stream, too."""
+    source.execute("create table people (id int primary key); create publication ours for table orders, people")
+    with pytest.raises(SourceBlocked, match=r'"ours" also has public\.people') as blocked:
+        setup.prepare(source_url, "shop", ["orders"], publication="ours")
+    assert 'ALTER PUBLICATION "ours" DROP TABLE public.people' in (blocked.value.hint or "")
+
+
+def test_a_publication_of_all_tables_does_not_feed_itself(
+    hg: headgate.Headgate, db: Db, database_url: str, reading: Start
+) -> None:
+    """Each message would be a change, and each change a message."""
+    hg.stream("changes", create=True)
+    db.execute("create table orders (id int primary key)")
+    db.execute("create publication everything for all tables")
+    with pytest.raises(SourceBlocked, match="tables of Headgate itself"):
+        hg.sources.add_postgres("shop", "changes", url=database_url, tables=["orders"], publication="everything")
+    db.execute("drop publication everything; create publication everything for table orders")
+    hg.sources.add_postgres("shop", "changes", url=database_url, tables=["orders"], publication="everything")
+    number = value(db, "select id from headgate.stream")
+    db.execute(f"alter publication everything add table headgate.message_{number}")  # type: ignore[arg-type]
+    reading()
+    try:
+        for turn in range(3):
+            db.execute("insert into orders values (%s)", (turn,))
+            caught_up(hg, db)
+        assert [m["key"] for m in messages(db)] == [f"public.orders.{turn}" for turn in range(3)]
+    finally:
+        hg.sources.remove_postgres("shop")
 
 
 def test_partitions_that_are_made_later_can_be_updated(source: Db, source_url: str) -> None:

@@ -127,7 +127,8 @@ class Application:
                             raise psycopg.Rollback
                     self.turns += 1
                     if rng.random() < 0.01:
-                        db.execute(rng.choice(["truncate bag", "truncate parts, bag", "truncate pairs"]))  # type: ignore[arg-type]
+                        with suppress(psycopg.errors.DeadlockDetected):
+                            db.execute(rng.choice(["truncate bag", "truncate parts, bag", "truncate pairs"]))  # type: ignore[arg-type]
                     self._stop.wait(rng.random() * 0.02)
         except BaseException as error:
             self.errors.append(error)

@@ -10,10 +10,10 @@ from headgate.torture.record import (
     COMMITTED,
     Ending,
     Event,
+    HandedMessage,
     History,
-    Message,
     Sent,
-    Transaction,
+    TransactionRecord,
 )
 
 ACK_WAIT = 1.0
@@ -39,9 +39,9 @@ class Draft:
         self.history.events.append(event)
         return event
 
-    def transaction(self, session: str, began: float, ended: float, outcome: str = COMMITTED) -> Transaction:
+    def transaction(self, session: str, began: float, ended: float, outcome: str = COMMITTED) -> TransactionRecord:
         number = len(self.history.transactions) + 1
-        tx = Transaction(number, session, "read committed", began, ended, ended + 0.01, outcome)
+        tx = TransactionRecord(number, session, "read committed", began, ended, ended + 0.01, outcome)
         self.history.transactions.append(tx)
         return tx
 
@@ -62,7 +62,7 @@ class Draft:
         **asked: Any,
     ) -> list[str]:
         self.deliveries += 1
-        got = [Message(f"0.{self.deliveries}.{s}", s, key, asked.get("data", f"data {s}"), attempt) for s in seqs]
+        got = [HandedMessage(f"0.{self.deliveries}.{s}", s, key, asked.get("data", f"data {s}"), attempt) for s in seqs]
         asked.pop("data", None)
         self.event(by, "receive", at, got, tx, n=10, **asked)
         return [m.ack_id for m in got]

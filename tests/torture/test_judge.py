@@ -8,8 +8,8 @@ from headgate.torture.presets.preset import Preset, plan
 from headgate.torture.record import (
     COMMITTED,
     ROLLED_BACK,
+    CallError,
     Ending,
-    Problem,
 )
 from torture.drafts import ACK_WAIT, AGING, KEPT, MORTAL, ORDERED, PLAIN, UPSERT, Draft
 
@@ -561,7 +561,7 @@ def test_an_id_used_twice(draft: Draft) -> None:
     ],
 )
 def test_raw_errors(draft: Draft, state: str, hint: str | None, wrong: bool) -> None:
-    draft.event("w1", "receive", 1).problem = Problem(state, "text", hint)
+    draft.event("w1", "receive", 1).problem = CallError(state, "text", hint)
     assert draft.found() == (["raw error"] if wrong else [])
 
 

@@ -6,10 +6,20 @@ import pytest
 
 from headgate.torture.judge.uncertain import LOST_BRANCH, as_of, mark_uncertain
 from headgate.torture.presets.preset import Preset, plan
-from headgate.torture.record import COMMITTED, FAILED, LOST, ROLLED_BACK, UNKNOWN, Event, Fault, Problem, Transaction
+from headgate.torture.record import (
+    COMMITTED,
+    FAILED,
+    LOST,
+    ROLLED_BACK,
+    UNKNOWN,
+    CallError,
+    Event,
+    Fault,
+    TransactionRecord,
+)
 from torture.drafts import ACK_WAIT, ORDERED, PLAIN, Draft
 
-GONE = Problem(LOST, "server closed the connection unexpectedly", None)
+GONE = CallError(LOST, "server closed the connection unexpectedly", None)
 JUMPS = Preset("test", (plan("c", ack_wait=ACK_WAIT),), faults={"jump": 1.0})
 
 
@@ -239,7 +249,7 @@ def test_outcomes() -> None:
     assert (sent.happened, sent.unknown, sent.possible) == (True, False, True)
     sent.problem = GONE
     assert (sent.happened, sent.unknown, sent.possible) == (False, True, True)
-    sent.transaction = Transaction(1, "s", "read committed", 0.0, outcome=FAILED)
+    sent.transaction = TransactionRecord(1, "s", "read committed", 0.0, outcome=FAILED)
     assert (sent.happened, sent.unknown, sent.possible) == (False, False, False)
     sent.problem, sent.transaction.outcome = None, UNKNOWN
     assert (sent.happened, sent.unknown, sent.possible) == (False, True, True)

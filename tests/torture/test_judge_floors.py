@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate.torture.presets.preset import Preset, plan
-from headgate.torture.record import LOST, ROLLED_BACK, Ending, Fault, Problem
+from headgate.torture.record import LOST, ROLLED_BACK, CallError, Ending, Fault
 from headgate.torture.sessions.observers import Counts, FinalState
 from torture.drafts import ACK_WAIT, AGING, KEPT, PLAIN, UPSERT, Draft
 
@@ -128,7 +128,7 @@ def test_shown_as_over(draft: LookDraft, state: str) -> None:
 def test_a_seek_without_an_answer_may_not_have_happened(draft: LookDraft) -> None:
     draft.ack(1.5, draft.receive(1, 1, 2))
     seek = draft.event("o", "seek", 2, target="beginning")
-    seek.problem = Problem(LOST, "terminating connection", None)
+    seek.problem = CallError(LOST, "terminating connection", None)
     draft.history.faults.append(Fault("terminate", 1.9, 2.1))
     draft.final_state({1: "done", 2: "done"})
     assert draft.said() == []

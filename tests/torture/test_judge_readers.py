@@ -8,7 +8,7 @@ import pytest
 
 from headgate.torture.presets.preset import Preset
 from headgate.torture.record import ROLLED_BACK
-from headgate.torture.sessions.readers import Mark, Span
+from headgate.torture.sessions.readers import Mark, ReadSpan
 from torture.drafts import AGING, PLAIN, UPSERT, Draft
 
 
@@ -31,7 +31,7 @@ class ReaderDraft(Draft):
         self.event("reader", "mark", at, answer or mark(0), position=position, chain=self.chain)
 
     def read(self, at: float, start: Mark, end: Mark, *seqs: int, again: bool = False, **options: Any) -> None:
-        span = Span({s: options.get("data", f"data {s}") for s in seqs})
+        span = ReadSpan({s: options.get("data", f"data {s}") for s in seqs})
         span.removed = options.get("removed", ())
         twice = options.get("twice", [])
         asked = {"chain": self.chain, "start": start, "end": end, "again": again}

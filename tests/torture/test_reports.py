@@ -25,7 +25,7 @@ from headgate.torture.judge.check import judge
 from headgate.torture.meetings.worlds import WORLDS
 from headgate.torture.presets.catalogue import PRESETS
 from headgate.torture.presets.preset import Preset
-from headgate.torture.record import ROLLED_BACK, Ending, Event, Fault, History, Problem, Transaction, Wait
+from headgate.torture.record import ROLLED_BACK, CallError, Ending, Event, Fault, History, TransactionRecord, Wait
 from headgate.torture.report.diagram import diagram
 from headgate.torture.report.explain import explain, explain_all, sentence
 from headgate.torture.report.files import from_json, load, to_json
@@ -98,7 +98,7 @@ def test_a_long_story_is_cut_and_says_so() -> None:
     assert lines[-1] == "    (45 other calls about it, mostly later, are left out)"
 
 
-def call(kind: str, answer: Any = None, problem: Problem | None = None, **asked: Any) -> Event:
+def call(kind: str, answer: Any = None, problem: CallError | None = None, **asked: Any) -> Event:
     return Event("w1", kind, "c", asked, 1.0, None, 1.01, answer, problem)
 
 
@@ -124,11 +124,11 @@ def call(kind: str, answer: Any = None, problem: Problem | None = None, **asked:
         (call("alter_consumer", None, changes={"ack_wait": 0.7}), "alters the consumer: ack_wait = 0.7 (consumer c)"),
         (call("something_new", 3, what="that"), "something new {'what': 'that'}: 3 (consumer c)"),
         (
-            call("seek", None, Problem("HG001", "no such\nmore", None), target="end"),
+            call("seek", None, CallError("HG001", "no such\nmore", None), target="end"),
             "seeks to end (consumer c): HG001 no such",
         ),
         (
-            call("ack", None, Problem("lost", "gone", None), acks=["0.4.7"]),
+            call("ack", None, CallError("lost", "gone", None), acks=["0.4.7"]),
             "acks 7 of delivery 4 (consumer c); no answer came",
         ),
     ],
@@ -193,7 +193,7 @@ def test_a_picture_without_messages_or_times(preset: Preset) -> None:
     tx = draft.transaction("w1", 1, float("inf"))
     draft.event("w1", "receive", 1, [], tx, n=1)
     draft.event("w2", "send", 1.5, None, messages=[])
-    draft.history.events[-1].problem = Problem("XX000", "broken", None)
+    draft.history.events[-1].problem = CallError("XX000", "broken", None)
     draft.history.waits.append(Wait(2, "w2", ("w1",)))
     small = first(draft, preset)
     assert small.finding.check == "raw error"
@@ -213,9 +213,9 @@ def plain(history: History) -> Any:
 
 def test_a_history_comes_back_as_it_was() -> None:
     draft = after_its_ack()
-    draft.history.transactions.append(Transaction(9, "w9", "serializable", 1.0))  # open
+    draft.history.transactions.append(TransactionRecord(9, "w9", "serializable", 1.0))  # open
     draft.event("w9", "maintain", 4, [("tick", "s", 3)])
-    draft.event("w9", "seek", 4.1, target="end").problem = Problem("HG001", "no", None)
+    draft.event("w9", "seek", 4.1, target="end").problem = CallError("HG001", "no", None)
     draft.event("w9", "nack", 4.2, (1, 0), acks=["0.1.1"], delay=0.1).undone = 4.3
     draft.history.waits.append(Wait(2, "w2", ("w1",)))
     draft.history.starved.append((1.0, 2.0))

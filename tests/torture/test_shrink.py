@@ -15,7 +15,7 @@ from headgate.torture.presets.preset import Preset
 from headgate.torture.presets.settings import again, changed, differences
 from headgate.torture.record import ROLLED_BACK, Ending, History, Wait
 from headgate.torture.report.shrink import Smaller, Whole, about, fewest, is_same, shrink
-from headgate.torture.report.simpler import Failing, simplify
+from headgate.torture.report.simpler import FailingHistory, simplify
 from torture.drafts import ORDERED, PLAIN, Draft
 
 
@@ -272,15 +272,15 @@ class World:
     def __init__(self, is_wrong: Callable[[Preset, float], bool], lucky: int = 0) -> None:
         self.is_wrong, self.lucky, self.now, self.said = is_wrong, lucky, 0.0, list[str]()
 
-    def again(self, preset: Preset, seed: int, seconds: float) -> Failing:
+    def again(self, preset: Preset, seed: int, seconds: float) -> FailingHistory:
         self.now += 3
         draft = Draft()
         if self.is_wrong(preset, seconds) and seed % 2 >= self.lucky:
             draft.send(0, 1)
         draft.history.endings = {c.name: Ending() for c in preset.consumers}
-        return Failing(preset, seed, seconds, draft.history, judge(draft.history, preset))
+        return FailingHistory(preset, seed, seconds, draft.history, judge(draft.history, preset))
 
-    def simplest(self, preset: str, minutes: float = 60.0) -> Failing:
+    def simplest(self, preset: str, minutes: float = 60.0) -> FailingHistory:
         first = self.again(PRESETS[preset], 1, 4.0)
         return simplify(first, self.again, self.said.append, minutes, lambda: self.now)
 

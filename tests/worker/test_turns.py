@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.worker.inflight import Claimed, ClaimLimits, Delivery, InFlight
+from headgate.worker.inflight import Claimed, ClaimedDelivery, ClaimLimits, InFlight
 from headgate.worker.options import WorkerSettings
 from headgate.worker.turns import GAP, LATELY, LEAST, Turns
 
@@ -33,7 +33,7 @@ class Bench:
 
     def put(self, *indexes: int) -> None:
         """A message of each, then the handlers begin."""
-        self.turns.extend([Claimed(next(self._numbers), Delivery("1.1", 0), index) for index in indexes])
+        self.turns.extend([Claimed(next(self._numbers), ClaimedDelivery("1.1", 0), index) for index in indexes])
         for index in indexes:
             self.waiting[index] += 1
         self.start()
@@ -205,7 +205,7 @@ class TestFirst:
 class TestTakenBack:
     def test_the_last_ones_of_a_line(self) -> None:
         turns = Turns([1, 1], 1, lambda: 0.0)
-        claims = [Claimed(n, Delivery("1.1", 0), n % 2) for n in range(10)]
+        claims = [Claimed(n, ClaimedDelivery("1.1", 0), n % 2) for n in range(10)]
         turns.extend(claims)
         assert [w.message for w in turns.take_back(1, 2)] == [7, 9]
         assert [w.message for w in turns.take_back(0)] == [0, 2, 4, 6, 8]
@@ -216,7 +216,7 @@ class TestTakenBack:
 
     def test_what_is_finished_twice_counts_once(self) -> None:
         turns = Turns([1, 1], 1, lambda: 0.0)
-        turns.extend([Claimed(0, Delivery("1.1", 0), 0)])
+        turns.extend([Claimed(0, ClaimedDelivery("1.1", 0), 0)])
         claimed = turns.popleft()
         for _ in range(3):
             turns.finish(claimed, 1)
@@ -268,7 +268,7 @@ class TestOutlook:
         """Where handlers take no time, messages are shared out as they are received."""
         bench = self.bench(0, 0)
         assert [bench.turns.claim_limits(index, 208).part for index in range(2)] == [1, 1]
-        bench.turns.extend([Claimed(0, Delivery("1.1", 0), 0)])
+        bench.turns.extend([Claimed(0, ClaimedDelivery("1.1", 0), 0)])
         assert [bench.turns.claim_limits(index, 208).part for index in range(2)] == [1, 1 / 8]
 
     def test_a_given_number_is_shared_out(self) -> None:
@@ -281,7 +281,7 @@ class TestOutlook:
         bench = self.bench(0.1, 0.1)
         bench.put(*[1] * 48)
         assert bench.turns.claim_limits(1, 208).fair == math.inf
-        bench.turns.extend([Claimed(0, Delivery("1.1", 0), 0)])
+        bench.turns.extend([Claimed(0, ClaimedDelivery("1.1", 0), 0)])
         assert bench.turns.claim_limits(1, 208).fair == pytest.approx(8 / 9 * 6)
 
     def test_one_that_was_there_lately_is_reckoned_with(self) -> None:
@@ -319,7 +319,7 @@ class TestOutlook:
         bench.put(*[1] * 8)
         bench.step()
         assert [bench.turns.claim_limits(index, 208).slots for index in range(2)] == [1, 8]
-        bench.turns.extend([Claimed(0, Delivery("1.1", 0), 0)])
+        bench.turns.extend([Claimed(0, ClaimedDelivery("1.1", 0), 0)])
         assert bench.turns.claim_limits(1, 208).slots == 7
 
     def test_who_is_asked_first(self) -> None:

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 import headgate
-from headgate.worker.inflight import Claimed, Delivery, NotStarted
+from headgate.worker.inflight import Claimed, ClaimedDelivery, NotStarted
 from headgate.worker.runners import TaskRunners, ThreadRunners
 from support.calls import Db, column, facts, value
 from support.waiting import wait_until
@@ -286,10 +286,10 @@ class TestLapses:
         runners = kind(call, 1, None, lambda claimed, error, seconds: finished.append(type(error)))
         runners.may_start = lambda: False
         runners.start()
-        runners.put([Claimed("a", Delivery("0.1", 0)), Claimed("b", Delivery("0.2", 0))])
+        runners.put([Claimed("a", ClaimedDelivery("0.1", 0)), Claimed("b", ClaimedDelivery("0.2", 0))])
         await until(lambda: finished == [NotStarted, NotStarted])
         runners.may_start = lambda: True
-        runners.put([Claimed("c", Delivery("0.3", 0))])
+        runners.put([Claimed("c", ClaimedDelivery("0.3", 0))])
         await until(lambda: finished == [NotStarted, NotStarted, type(None)])
         assert called == ["c"]
         runners.close()

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from . import backlog
-from .contenders import Acks, Kind, Lanes, Queue, Read
-from .plan import Plan
+from .contenders import Acks, Kind, LaneSetup, Queue, Read
+from .plan import BenchPlan
 from .processes import Processes, Tally, Task
-from .server import Server
+from .server import BenchServer
 
 _numbers = itertools.count(1)
 
@@ -21,8 +21,8 @@ _numbers = itertools.count(1)
 class Bench:
     """What every benchmark is given."""
 
-    server: Server
-    plan: Plan
+    server: BenchServer
+    plan: BenchPlan
     processes: Processes
     talk: Callable[[str], None]
     left: dict[Queue, int] = field(default_factory=dict)  # messages that wait in a queue
@@ -39,7 +39,7 @@ class Bench:
         kind: Kind,
         *,
         spare: bool = False,
-        lanes: Lanes | None = None,
+        lanes: LaneSetup | None = None,
         read: Read = "read",
         by_sql: Acks | None = None,
     ) -> Queue:

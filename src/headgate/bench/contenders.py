@@ -34,7 +34,7 @@ SHORTEST_POLL, LONGEST_POLL = 0.001, 0.1  # how the SDK waits; pgmq's workers wa
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneSetup:
     """Named lanes: what they are named by, and over how many of them a backlog is spread. Those of keys keep order."""
 
     by: Literal["channel", "key"]
@@ -52,7 +52,7 @@ class Queue:
     name: str
     consumer: str = "workers"
     topic: str | None = None  # pgmq: publish to every queue bound to it
-    lanes: Lanes | None = None  # Headgate: lanes by hash when there are none; pgmq: groups
+    lanes: LaneSetup | None = None  # Headgate: lanes by hash when there are none; pgmq: groups
     read: Read = "read"  # pgmq: the function that its workers call
     by_sql: Acks | None = None  # Headgate: its functions called directly, not by its SDK; and how it is told of acks
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from . import backlog
 from .bench import Bench
-from .contenders import Lanes, Read
+from .contenders import LaneSetup, Read
 from .results import Result, compare
 
 _WORKERS = 4
@@ -26,9 +26,9 @@ def channels(bench: Bench) -> list[Result]:
     """The speed when each of many channels gives its share of a batch, over that of a plain consumer."""
     n = bench.plan.channels
     queues = {
-        "fair": bench.queue("headgate", lanes=Lanes("channel", n)),
-        "capped": bench.queue("headgate", lanes=Lanes("channel", n, max_concurrency=_CAP)),
-        "ordered": bench.queue("headgate", lanes=Lanes("channel", n, keys=_KEYS_EACH)),
+        "fair": bench.queue("headgate", lanes=LaneSetup("channel", n)),
+        "capped": bench.queue("headgate", lanes=LaneSetup("channel", n, max_concurrency=_CAP)),
+        "ordered": bench.queue("headgate", lanes=LaneSetup("channel", n, keys=_KEYS_EACH)),
         "plain": bench.queue("headgate"),
     }
     with bench.made(queues):
@@ -50,13 +50,13 @@ def idle_lanes(bench: Bench) -> list[Result]:
     The idle ones have only just become so. That is the hard case: maintenance forgets them after a minute.
     """
     results = []
-    idle = bench.queue("headgate", lanes=Lanes("channel", bench.plan.idle_lanes))
-    alone = bench.queue("headgate", spare=True, lanes=Lanes("channel", bench.plan.idle_lanes))
+    idle = bench.queue("headgate", lanes=LaneSetup("channel", bench.plan.idle_lanes))
+    alone = bench.queue("headgate", spare=True, lanes=LaneSetup("channel", bench.plan.idle_lanes))
     with bench.made({"headgate": idle, "baseline": alone}) as made:
         bench.fill(idle, bench.plan.idle_lanes)
         bench.drain(idle)
         for busy, workers in _BUSY:
-            queues = {name: replace(queue, lanes=Lanes("channel", busy)) for name, queue in made.items()}
+            queues = {name: replace(queue, lanes=LaneSetup("channel", busy)) for name, queue in made.items()}
             for queue in queues.values():
                 backlog.tidy(queue)
             found = bench.rounds(queues, bench.consume, _BATCH, workers)
@@ -74,8 +74,8 @@ def active_channels(bench: Bench) -> list[Result]:
     results = []
     n = bench.plan.active_channels
     for workers in (1, _WORKERS):
-        many = bench.queue("headgate", lanes=Lanes("channel", n))
-        few = bench.queue("headgate", lanes=Lanes("channel", _FEW_CHANNELS))
+        many = bench.queue("headgate", lanes=LaneSetup("channel", n))
+        few = bench.queue("headgate", lanes=LaneSetup("channel", _FEW_CHANNELS))
         with bench.made({"headgate": many, "baseline": few}) as queues:
             found = bench.rounds(queues, bench.receive_time, _ACTIVE_BATCH, workers)
         params: dict[str, int | str] = {"channels": n, "batch": _ACTIVE_BATCH, "workers": workers}
@@ -92,7 +92,7 @@ def key_lanes(bench: Bench) -> list[Result]:
     pgmq has two: `read_grouped` fills a batch from as few groups as it can, `read_grouped_head` takes one message of
     each.
     """
-    lanes = Lanes("key", bench.plan.keys)
+    lanes = LaneSetup("key", bench.plan.keys)
     queues = {"headgate": bench.queue("headgate", lanes=lanes)}
     if bench.server.pgmq_url:
         queues |= {read: bench.queue("pgmq_sql", lanes=lanes, read=read) for read in _GROUPED}

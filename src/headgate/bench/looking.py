@@ -16,7 +16,7 @@ import psycopg
 import headgate
 
 from .bench import Bench
-from .contenders import Lanes
+from .contenders import LaneSetup
 from .results import Result
 
 _CALLS = 20
@@ -33,7 +33,7 @@ _BLOCK = 50  # streams that one session makes: it keeps plans of each
 def looking(bench: Bench) -> list[Result]:
     """Milliseconds of a look at a stream and its consumer, with many messages in many channels."""
     plan = bench.plan
-    queue = bench.queue("headgate", lanes=Lanes("channel", plan.looked_channels))
+    queue = bench.queue("headgate", lanes=LaneSetup("channel", plan.looked_channels))
     with bench.made({"headgate": queue}), headgate.connect(queue.url) as hg:
         waiting = bench.fill(queue, plan.looked_messages)
         stream, consumer = hg.stream(queue.name), hg.stream(queue.name).consumer(queue.consumer)

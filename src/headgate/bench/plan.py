@@ -11,7 +11,7 @@ RATE = 1000  # messages a second of the latency benchmark
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """The size of a run."""
 
     batches: tuple[int, ...] = (1, 10, 100, 1000)
@@ -33,7 +33,7 @@ class Plan:
     streams: int = 1_000  # with three consumers each
     pgmq_endures: bool = True  # pgmq too gets a deep backlog and a pinned snapshot
 
-    def scaled(self, factor: float) -> Plan:
+    def scaled(self, factor: float) -> BenchPlan:
         """A smaller run, for tests."""
         if factor == 1:
             return self
@@ -49,5 +49,5 @@ class Plan:
         )  # fmt: skip
 
 
-FULL = Plan()
-QUICK = Plan(rounds=5, seconds=0.6, fanout_messages=20_000, latency_seconds=2, fill_seconds=60, pgmq_endures=False)
+FULL = BenchPlan()
+QUICK = BenchPlan(rounds=5, seconds=0.6, fanout_messages=20_000, latency_seconds=2, fill_seconds=60, pgmq_endures=False)

@@ -134,14 +134,14 @@ class Processes:
                     process = workers[i][0]
                     process.join(2)
                     raise headgate.Error(f"a worker process died with exit code {process.exitcode}") from None
-                if isinstance(answer, Failure):
+                if isinstance(answer, ProcessFailure):
                     raise headgate.Error(f"a worker process failed:\n{answer.trace}")
                 answers[i] = answer
         return [answers[i] for i in range(len(workers))]
 
 
 @dataclass
-class Failure:
+class ProcessFailure:
     """A worker's answer when something went wrong."""
 
     trace: str
@@ -169,7 +169,7 @@ def _work(pipe: Connection) -> None:
                 warm.clear()
                 pipe.send("released")
                 continue
-            answer: str | Tally | Failure = "ready"
+            answer: str | Tally | ProcessFailure = "ready"
             try:
                 if task.queue not in contenders:
                     contenders[task.queue] = open_queue(task.queue)
@@ -177,15 +177,15 @@ def _work(pipe: Connection) -> None:
                     _warm_up(contenders[task.queue], task)
                     warm.add(kind)
             except Exception:
-                answer = Failure(traceback.format_exc())
+                answer = ProcessFailure(traceback.format_exc())
             pipe.send(answer)
-            if isinstance(answer, Failure):
+            if isinstance(answer, ProcessFailure):
                 continue
             pipe.recv()
             try:
                 answer = _ACTIONS[task.action](contenders[task.queue], task)
             except Exception:
-                answer = Failure(traceback.format_exc())
+                answer = ProcessFailure(traceback.format_exc())
             pipe.send(answer)
 
 

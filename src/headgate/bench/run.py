@@ -11,7 +11,7 @@ from .fanout import fanout
 from .lanes import active_channels, channels, idle_lanes, key_lanes
 from .latency import latency
 from .looking import looking, many_streams
-from .plan import Plan
+from .plan import BenchPlan
 from .processes import Processes
 from .results import Result, Run, machine, measure, own_versions
 from .server import pgmq_version, server_for
@@ -35,7 +35,7 @@ BENCHMARKS: dict[str, Callable[[Bench], list[Result]]] = {
 
 
 def run(
-    names: Iterable[str], plan: Plan, *, database: str | None, only_headgate: bool, talk: Callable[[str], None]
+    names: Iterable[str], plan: BenchPlan, *, database: str | None, only_headgate: bool, talk: Callable[[str], None]
 ) -> Run:
     """Runs the benchmarks called `names`, on a temporary server or on databases of their own at `database`."""
     versions = own_versions()

@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Server:
+class BenchServer:
     """The URLs of the databases that the contenders work in, all on one server."""
 
     headgate_url: str
@@ -37,13 +37,13 @@ class Server:
     settings: dict[str, str]
 
 
-def server_for(database: str | None, *, pgmq: bool) -> AbstractContextManager[Server]:
+def server_for(database: str | None, *, pgmq: bool) -> AbstractContextManager[BenchServer]:
     """Databases of our own on the server of a URL, or a temporary server without one."""
     return databases_on(database, pgmq=pgmq) if database else temporary_server(pgmq=pgmq)
 
 
 @contextmanager
-def temporary_server(*, pgmq: bool) -> Iterator[Server]:
+def temporary_server(*, pgmq: bool) -> Iterator[BenchServer]:
     """A private cluster, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as directory:
         home = Path(directory)
@@ -58,7 +58,7 @@ def temporary_server(*, pgmq: bool) -> Iterator[Server]:
 
 
 @contextmanager
-def databases_on(url: str, *, pgmq: bool) -> Iterator[Server]:
+def databases_on(url: str, *, pgmq: bool) -> Iterator[BenchServer]:
     """Databases of our own on the server of `url`, dropped at the end. Nothing else on it is touched."""
     token = secrets.token_hex(4)
     names = [f"{name}_bench_{token}" for name in ("headgate", "pgmq", "spare")]
@@ -74,7 +74,7 @@ def databases_on(url: str, *, pgmq: bool) -> Iterator[Server]:
                     _install_pgmq(url)
                 settings = {name: _scalar(admin, "select current_setting(%s)", name) for name in SETTINGS}
                 version = _scalar(admin, "select current_setting(%s)", "server_version").split()[0]
-                yield Server(urls[0], urls[1] if pgmq else None, urls[2], version, settings)
+                yield BenchServer(urls[0], urls[1] if pgmq else None, urls[2], version, settings)
             finally:
                 for name in names:
                     admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

@@ -59,7 +59,7 @@ def server() -> Iterator[Cluster]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-class Reader:
+class RowReader:
     """The process that reads, and the server beside it: memory, and processor time, which a busy machine does not
     change."""
 
@@ -88,7 +88,7 @@ class Reader:
         return sum(spent[self._pid][:2]), server
 
 
-def caught_up(hg: Headgate, db: psycopg.Connection[Any], reader: Reader) -> None:
+def caught_up(hg: Headgate, db: psycopg.Connection[Any], reader: RowReader) -> None:
     """Waits until everything that is committed now is in the stream."""
     row = db.execute("select pg_current_wal_lsn()::text").fetchone()
     assert row is not None
@@ -102,7 +102,7 @@ def caught_up(hg: Headgate, db: psycopg.Connection[Any], reader: Reader) -> None
 
 
 def throughput(
-    hg: Headgate, url: str, db: psycopg.Connection[Any], reader: Reader, rows: int, size: int
+    hg: Headgate, url: str, db: psycopg.Connection[Any], reader: RowReader, rows: int, size: int
 ) -> dict[str, Any]:
     """Rows a second that come out of a backlog, in transactions of `size` rows."""
     hg.sources.pause("bench")
@@ -181,7 +181,7 @@ def measure(rows: int, seconds: float, rate: int) -> dict[str, Any]:
             hg.sources.add_postgres("bench", "changes", url=cluster.url(), tables=["orders"])
             process = subprocess.Popen([sys.executable, "-c", READER, hg.url])
             try:
-                reader = Reader(process.pid, cluster.data_dir)
+                reader = RowReader(process.pid, cluster.data_dir)
                 db.execute("insert into orders (customer) values (0)")
                 caught_up(hg, db, reader)
                 at_first = reader.look()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 import headgate
@@ -14,23 +16,25 @@ from .call import Call, command
 @command(app, "observe")
 @click.option("--once", is_flag=True, help="Look once, print it, and end: for scripts, with --json.")
 @click.option("--sort", type=click.Choice(SORTS), default="trouble", show_default=True, help="What comes first.")
-@click.option("--search", default="", metavar="TEXT", help="Only consumers with this in their names.")
+@click.option("--search", default="", metavar="TEXT", help="Only consumers and streams with this in their names.")
 def observe(call: Call, once: bool, sort: str, search: str) -> None:
-    """Watch streams and consumers, those in trouble first.
+    """Watch streams, consumers, messages, tenants and sources, what is in trouble first.
 
-    Keys: s sorts, / filters, Enter opens a consumer, p pauses or resumes it, d redrives its dead letters, q ends.
+    Over a database, or over HTTP with a context. `?` shows the keys: 1 to 5 change the list, s sorts, / filters, Enter
+    opens, p pauses or resumes, d redrives dead letters, q ends.
     """
     if once or call.json:
         from ..observe.looking import look  # here: help needs no database
+        from ..observe.text import as_text
 
-        seen = look(call.hg, sort, search)
-        rows = [f"{x.trouble.word:8} {x.info.stream}/{x.info.name}  lag {x.info.lag:,}" for x in seen.lines]
-        call.say(seen.as_json(), "\n".join(rows))
+        seen = look(call.hg, sort, search, None)
+        call.say(seen.as_json(), as_text(seen))
         return
     try:
         from ..observe.app import Observe  # here: no other command needs it
     except ImportError as missing:
-        raise headgate.Error(f"observe needs {missing.name}", hint="pip install 'headgate[observe]'") from missing
-    shown = Observe(call.hg)
-    shown.sort, shown.search = sort, search
-    shown.run()
+        package = (missing.name or "textual").partition(".")[0]
+        raise headgate.Error(f"observe needs {package}", hint="pip install 'headgate[observe]'") from missing
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("observe needs a terminal; --once prints one look")
+    Observe(call.hg, sort=sort, search=search).run()

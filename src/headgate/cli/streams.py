@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from ..readable import size
 from . import values
 from .app import app
 from .call import Call, command, fixed, given, options, stream_argument
-from .output import about, size
+from .output import about
 
 LANE_BY = click.Choice(["hash", "key", "channel"])
 RETAIN = click.Choice(["forever", "until_acked", "until_archived"])

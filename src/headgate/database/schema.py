@@ -122,7 +122,8 @@ def _sources(folder: Traversable, prefix: str = "") -> Iterator[str]:
             yield from _sources(file, f"{prefix}{file.name}/")
         elif file.name.endswith(".sql"):
             source = re.sub(r"\A(--.*\n)+", "", file.read_text(encoding="utf-8")).rstrip()
-            yield f"  ('{prefix}{file.name.removesuffix('.sql')}', $source${source}$source$)"
+            # (on a line of its own, because the last one may be a comment)
+            yield f"  ('{prefix}{file.name.removesuffix('.sql')}', $source${source}\n$source$)"
 
 
 @cache

@@ -175,6 +175,7 @@ SOURCE_BACKFILLS = (
 )
 SEND_CHANGES = "select count(*) from unnest(headgate.send_batch(%s, %s::text[], %s::text[]))"
 HISTORY = "select * from headgate.history(%s, %s, %s::text::interval)"
+MAY_ACT = "select has_function_privilege('headgate.pause(text,text)', 'execute')"
 SEQ_AT = "select headgate.seq_at(%s, %s)"
 DEAD_GROUPS = "select * from headgate.dead_groups(%s, %s)"
 DEAD_OF_GROUP = "select * from headgate.dead_of_group(%s, %s, %s, %s, %s)"

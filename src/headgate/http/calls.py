@@ -7,7 +7,7 @@ from typing import Any
 
 from ..database import statements
 from ..errors import NotOverHttp
-from . import messages, operate, tables  # noqa: F401 - they fill the table
+from . import looking, messages, operate, tables  # noqa: F401 - they fill the table
 from .request import CALLS, USE_THE_DATABASE, Made
 
 _NO_FORM = {

@@ -23,7 +23,7 @@ NOTHING = "__HIVE_DEFAULT_PARTITION__"
 RANGED = ("seq", "created_at")  # the columns whose least and greatest values are kept, so that readers skip files
 
 
-class File(msgspec.Struct, frozen=True):
+class DataFile(msgspec.Struct, frozen=True):
     """A file of a table."""
 
     path: str
@@ -64,14 +64,14 @@ class FileWriter:
         if self._bytes >= ROW_GROUP:
             self._flush()
 
-    def close(self) -> File:
+    def close(self) -> DataFile:
         """Finishes the file."""
         self._flush()
         self._writer.close()
         self._out.close()
         self._location.sync_to_disk(self.path)
         size = self._location.files().get_file_info(self.path).size
-        return File(self.path, size, self._rows, self._partition, self._least, self._greatest)
+        return DataFile(self.path, size, self._rows, self._partition, self._least, self._greatest)
 
     def _flush(self) -> None:
         if self._gathered:
@@ -88,7 +88,7 @@ class FileWriter:
 
 def write_files(
     location: Location, schema: pa.Schema, partition_by: Sequence[str], batches: Iterator[pa.RecordBatch]
-) -> Iterator[File]:
+) -> Iterator[DataFile]:
     """Writes rows into files, one for each partition that they belong to, or more where there are many partitions."""
     body = pa.schema([f for f in schema if f.name not in partition_by])
     writers: OrderedDict[tuple[Any, ...], FileWriter] = OrderedDict()
@@ -109,7 +109,7 @@ def write_files(
 def read_files(
     location: Location,
     schema: pa.Schema,
-    files: Sequence[File],
+    files: Sequence[DataFile],
     columns: Sequence[str],
     rows: pc.Expression | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -125,9 +125,9 @@ def read_files(
         yield from data.to_batches(columns=chosen, filter=rows)
 
 
-def binned(files: Sequence[File], size: int) -> list[list[File]]:
+def binned(files: Sequence[DataFile], size: int) -> list[list[DataFile]]:
     """Files in groups of about a size, in their order."""
-    bins: list[list[File]] = []
+    bins: list[list[DataFile]] = []
     room = 0
     for file in files:
         if not bins or room < file.size:

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..errors import Conflict, Error, InvalidArgument
-from .files import File
+from .files import DataFile
 from .points import point
 from .storage import Location
 
@@ -86,11 +86,11 @@ class LakeTable:
 
     def add(
         self,
-        files: Sequence[File],
+        files: Sequence[DataFile],
         writer: str,
         batch: int,
         state: Mapping[str, Any] | None = None,
-        removed: Sequence[File] = (),
+        removed: Sequence[DataFile] = (),
     ) -> bool:
         """Adds the files of a batch, and removes those that they replace; False when the batch, or a later one, was
         added before."""
@@ -119,7 +119,7 @@ class LakeTable:
         table.alter.add_columns(fields, commit_properties=_properties_without_batch(writer))
         self.sync_to_disk(table)
 
-    def rewrite(self, files: Sequence[File], schema: pa.Schema, version: int, writer: Writer) -> None:
+    def rewrite(self, files: Sequence[DataFile], schema: pa.Schema, version: int, writer: Writer) -> None:
         """Puts files that were made of all rows of a version in their place, with other columns."""
         table = self.open()
         if table.version() != version:
@@ -134,7 +134,7 @@ class LakeTable:
         """Makes sure that the newest commit outlives a loss of power."""
         self.location.sync_to_disk(f"_delta_log/{table.version():020}.json")
 
-    def replace(self, old: Sequence[File], new: Sequence[File], writer: Writer) -> None:
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], writer: Writer) -> None:
         """Puts files with the same rows in the place of others."""
         table = self.open()
         table.create_write_transaction(
@@ -242,18 +242,18 @@ def schema_of(table: DeltaTable) -> pa.Schema:
     return pa.schema([pa.field(f.name, _plain(f.type)) for f in pa.schema(table.schema().to_arrow())])
 
 
-def files_of(table: DeltaTable) -> list[File]:
+def files_of(table: DeltaTable) -> list[DataFile]:
     """The files of the table's version."""
     return [file_of(row) for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
 
 
-def file_of(row: Mapping[str, Any]) -> File:
+def file_of(row: Mapping[str, Any]) -> DataFile:
     """A file as the table's log describes it: a column for each fact about each column."""
 
     def facts(begin: str) -> dict[str, Any]:
         return {name.removeprefix(begin): value for name, value in row.items() if name.startswith(begin)}
 
-    return File(
+    return DataFile(
         unquote(row["path"]),  # in the log it is part of a URL
         row["size_bytes"],
         row["num_records"] or 0,
@@ -282,14 +282,14 @@ def _metadata(writer: str, batch: int, state: Mapping[str, Any] | None) -> dict[
 
 
 def _actions(
-    added: Sequence[File], removed: Sequence[File] = (), *, data_change: bool = True
+    added: Sequence[DataFile], removed: Sequence[DataFile] = (), *, data_change: bool = True
 ) -> list[AddAction | RemoveAction]:
     now = int(time.time() * 1000)
     gone = [RemoveAction(file.path, data_change, now, file.size, file.partition) for file in removed]
     return [*(AddAction(f.path, f.size, f.partition, now, data_change, _statistics(f)) for f in added), *gone]
 
 
-def _statistics(file: File) -> str:
+def _statistics(file: DataFile) -> str:
     said = {"numRecords": file.rows, "minValues": file.least, "maxValues": file.greatest, "nullCount": {}}
     return msgspec.json.encode(said).decode()
 

@@ -1,242 +1,227 @@
-"""The terminal view: consumers in a table, rates as a sparkline, one consumer in full."""
+"""The terminal view: it looks every two seconds, says when nothing answers, and asks before it does anything."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from time import monotonic
 from typing import Any, ClassVar
 
 from rich.text import Text
-from textual.app import App, ComposeResult
-from textual.containers import Vertical
-from textual.screen import ModalScreen, Screen
-from textual.widgets import DataTable, Footer, Input, Sparkline, Static
+from textual.app import App
+from textual.binding import Binding
 
-from ..errors import Error
+from ..errors import Error, NotAllowed
+from ..hints import translate
 from ..sync import Headgate
 from ..trouble import SORTS
-from .looking import Line, Look, look
+from .actions import LOOK_ONLY, ROLE_LOOKS_ONLY, Action
+from .beside import beside
+from .dialogs import Ask, Help
+from .figures import clean
+from .looking import may_act, place
+from .overview import OverviewScreen
+from .screens import Live
 
-EVERY = 2.0  # seconds
-REMEMBERED = 120  # looks
-COLUMNS = ("", "STREAM", "CONSUMER", "LAG", "OLDEST", "RATE/S", "FLIGHT", "PARKED", "DEAD")
-COLOURS = {"lost": "red", "stuck": "red", "failing": "red", "behind": "yellow", "dead": "red", "paused": "yellow"}
+EVERY = 2.0  # seconds between looks
+LONGEST = 20.0
+SHARE = 50  # a look at the database is at least so many times as long after one as it took: a fiftieth of a core
+SHARE_HTTP = 4  # all who look through a server share its looks
+LATE = 3.0  # seconds without an answer, after which that is said
+PATIENCE = 2.0  # seconds for which a call over HTTP is repeated: what is wrong is to be said soon
 
 
 class Observe(App[None]):
-    """Looks every two seconds; keys sort, filter, drill down and act."""
+    """Looks again and again; keys sort, filter, drill down and act."""
 
     TITLE = "headgate observe"
-    CSS = """
-    #totals { height: 1; padding: 0 1; text-style: bold; } Sparkline { height: 2; margin: 0 1; }
-    #note { height: 1; padding: 0 1; color: $text-muted; }
-    #search { display: none; } #search.is-open { display: block; }
-    Ask { align: center middle; } Ask > Vertical { width: 60; height: auto; padding: 1 2; border: round $primary; }
-    """
+    CSS_PATH = "observe.tcss"
+    ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[Any]] = [
-        ("s", "sort", "Sort"), ("slash", "search", "Filter"), ("enter", "open", "Open"), ("p", "pause", "Pause/resume"),
-        ("d", "redrive", "Redrive dead"), ("q", "quit", "Quit"),
+        Binding("p", "act('p')", "Pause"), Binding("d", "act('d')", "Redrive"), Binding("t", "act('t')", show=False),
+        Binding("space", "freeze", "Freeze", show=False), Binding("r", "look_now", show=False),
+        Binding("l", "light", show=False), Binding("question_mark", "help", "Help"), Binding("q", "quit", "Quit"),
     ]  # fmt: skip
 
-    def __init__(self, hg: Headgate) -> None:
+    def __init__(self, hg: Headgate, *, sort: str = SORTS[0], search: str = "") -> None:
         super().__init__()
         self.hg = hg
-        self.sort = SORTS[0]
-        self.search = ""
-        self.last: Look | None = None
-        self._delivered: deque[float] = deque(maxlen=REMEMBERED)
-        self._is_looking = False
-
-    def compose(self) -> ComposeResult:
-        yield Static(id="totals")
-        yield Sparkline([], id="rates")
-        yield Input(placeholder="part of a name", id="search")
-        yield DataTable(id="consumers", cursor_type="row")
-        yield Static(id="note")
-        yield Footer()
+        self.place = place(hg)
+        self.overview = OverviewScreen(sort, search)
+        self.may_act: bool | None = None  # not asked yet
+        self.is_frozen = False
+        self.note = Text()
+        self._said = ""  # of an action or a question; stays until something else is said
+        self._mentioned = ""  # of what is shown
+        self._failure: Error | OSError | None = None
+        self._away_since: datetime | None = None
+        self._asked: float | None = None  # since when an answer is waited for
+        self._wake = asyncio.Event()
+        if hg.http is not None:
+            hg.http.patience = PATIENCE
 
     def on_mount(self) -> None:
-        self.query_one(DataTable).add_columns(*COLUMNS)
-        self.query_one(DataTable).focus()
-        self.set_interval(EVERY, self.look)
-        self.call_after_refresh(self.look)
+        self.push_screen(self.overview)
+        self.set_interval(1.0, self._tick)
+        self.run_worker(self._watch(), name="watch", exit_on_error=True)
 
-    async def look(self) -> None:
-        """Looks, and shows it. What is wrong is said, and the last look stays."""
-        if self._is_looking:
-            return
-        self._is_looking = True
+    # looking
+
+    @property
+    def live(self) -> Live[Any]:
+        """The screen that shows something, whatever is asked above it."""
+        return next(s for s in reversed(self.screen_stack) if isinstance(s, Live))
+
+    def look_now(self) -> None:
+        """Does not wait for the next time."""
+        self._wake.set()
+
+    action_look_now = look_now
+
+    async def _watch(self) -> None:
+        while True:
+            self._wake.clear()
+            if self.is_frozen:
+                await self._wake.wait()
+                continue
+            pause = await self._look(self.live)
+            self._tick()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)
+
+    async def _look(self, screen: Live[Any]) -> float:
+        """Looks once; returns for how long not to. One that does not answer is left to itself when a key wants more."""
+        began = self._asked = monotonic()
+        looking = asyncio.ensure_future(beside(self._ask, screen))
+        is_wanted_again = False
+        while not looking.done():
+            woken = asyncio.ensure_future(self._wake.wait())
+            await asyncio.wait({looking, woken}, return_when=asyncio.FIRST_COMPLETED)
+            woken.cancel()
+            if self._wake.is_set():
+                self._wake.clear()
+                is_wanted_again = True
+                if self.live is not screen and not looking.done():
+                    looking.cancel()
+                    return 0.0
+        took, self._asked = monotonic() - began, None
         try:
-            self.last = await asyncio.to_thread(look, self.hg, self.sort, self.search)
-        except Error as error:
-            self.say(f"{error.message}: this is how it was")
-        else:
-            self._delivered.append(self.last.totals["delivered"])
-            self._show(self.last)
-        finally:
-            self._is_looking = False
+            seen = looking.result()
+        except (Error, OSError) as error:
+            self._failed(error)
+            return EVERY
+        if self._failure is not None:
+            self._failure = self._away_since = None
+            self.say("it answers again")
+        if screen in self.screen_stack:
+            screen.show(seen)
+        if is_wanted_again:
+            return 0.0
+        return min(LONGEST, max(EVERY, took * (SHARE if self.hg.http is None else SHARE_HTTP)))
 
-    def _show(self, seen: Look) -> None:
-        t = seen.totals
-        self.screen_stack[0].query_one("#totals", Static).update(
-            f"sent {t['sent']:,.1f}/s   delivered {t['delivered']:,.1f}/s   waiting {t['lag']:,}   "
-            f"in flight {t['in_flight']:,}   parked {t['parked']:,}   dead {t['dead']:,}"
-        )
-        self.screen_stack[0].query_one(Sparkline).data = list(self._delivered)
-        table = self.screen_stack[0].query_one(DataTable)
-        at, chosen = table.cursor_row, self.chosen_key
-        table.clear()
-        for n, line in enumerate(seen.lines):
-            table.add_row(*_cells(line), key="\n".join(line.name))
-            if "\n".join(line.name) == chosen:
-                at = n
-        if seen.lines:
-            table.move_cursor(row=min(at, len(seen.lines) - 1))
+    def _ask(self, screen: Live[Any]) -> Any:
+        if self.may_act is None:
+            self.may_act = may_act(self.hg)
+        return screen.look(self.hg)
 
-    @property
-    def chosen_key(self) -> str | None:
-        """The stream and consumer under the cursor."""
-        table = self.screen_stack[0].query_one(DataTable)
-        if not table.row_count:
-            return None
-        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+    def _failed(self, error: Error | OSError) -> None:
+        self._failure = error
+        self._away_since = self._away_since or datetime.now().astimezone()
 
-    @property
-    def chosen(self) -> Line | None:
-        """The line under the cursor."""
-        key = self.chosen_key
-        return next((x for x in self.last.lines if "\n".join(x.name) == key), None) if self.last else None
+    # what is said
+
+    def state(self) -> Text:
+        """Whether what is shown is of now."""
+        if self._away_since is not None:
+            return Text(f"AWAY since {self._away_since:%H:%M:%S}", "bold red")
+        if self.is_frozen:
+            return Text("frozen: Space goes on", "bold yellow")
+        if self._asked is not None and (waited := monotonic() - self._asked) > LATE:
+            return Text(f"no answer for {waited:.0f}s", "bold yellow")
+        looks = Text("looks only  ", "yellow") if self.may_act is False else Text()
+        return looks.append(f"{datetime.now().astimezone():%H:%M:%S}", "dim")
 
     def say(self, text: str) -> None:
-        """The line at the bottom."""
-        self.screen_stack[0].query_one("#note", Static).update(Text(text))
+        """What was done, or why not."""
+        self._said = clean(text)
+        self._tick()
 
-    async def action_sort(self) -> None:
-        """By the next column."""
-        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
-        self.say(f"sorted by {self.sort}")
-        await self.look()
+    def mention(self, text: str) -> None:
+        """What there is to be said of what is shown."""
+        self._mentioned = clean(text)
 
-    def action_search(self) -> None:
-        """Asks for a part of a name."""
-        box = self.query_one("#search", Input)
-        box.add_class("is-open")
-        box.focus()
+    def _tick(self) -> None:
+        if self._failure is not None:
+            self.note = Text(f"{_sentence(self._failure)} This is how it was; it is asked again and again.", "red")
+        else:
+            self.note = Text(self._said or self._mentioned)
+        for screen in self.screen_stack:
+            if isinstance(screen, Live) and screen.is_mounted:
+                screen.tick()
 
-    async def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.search = event.value
-        event.input.remove_class("is-open")
-        self.query_one(DataTable).focus()
-        await self.look()
+    # keys
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        if event.data_table.id == "consumers":
-            self.action_open()
+    def action_freeze(self) -> None:
+        """Stops the updates, or goes on."""
+        self.is_frozen = not self.is_frozen
+        self._wake.set()
+        self._tick()
 
-    def action_open(self) -> None:
-        """One consumer in full."""
-        if (line := self.chosen) is not None:
-            self.push_screen(Details(self.hg, line))
+    def action_light(self) -> None:
+        """Light or dark."""
+        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
 
-    def action_pause(self) -> None:
-        """Pauses the consumer, or lets it go on."""
-        if (line := self.chosen) is None:
-            return
-        what = "Resume" if line.info.paused else "Pause"
+    def action_help(self) -> None:
+        """The keys."""
+        self.push_screen(Help())
 
-        def act() -> str:
-            consumer = self.hg.stream(line.info.stream).consumer(line.info.name)
-            (consumer.resume if line.info.paused else consumer.pause)()
-            return f"{what}d {line.info.name}"
+    def action_pop_screen(self) -> Any:
+        """Back, and looks at what is there."""
+        self._said = self._mentioned = ""
+        popped = self.pop_screen()
+        self.look_now()
+        return popped
 
-        self._ask(f"{what} {line.info.name} of {line.info.stream}?", act)
+    def push_screen(self, screen: Any, *args: Any, **more: Any) -> Any:
+        """Opens a screen, and looks for it at once."""
+        if isinstance(screen, Live):
+            self._said = self._mentioned = ""
+            self._wake.set()
+        return super().push_screen(screen, *args, **more)
 
-    def action_redrive(self) -> None:
-        """Gives the dead letters of the consumer back to it."""
-        line = self.chosen
-        if line is None or not line.info.dead:
-            self.say("it has no dead letters")
-            return
+    def action_act(self, key: str) -> None:
+        """Asks whether to do it, and does it."""
+        wanted = self.live.actions().get(key)
+        if wanted is None:
+            self.say("choose a consumer first" if key in "pd" else "choose a parked message of a consumer first")
+        elif isinstance(wanted, str):
+            self.say(wanted)
+        elif self.may_act is False:
+            self.say(LOOK_ONLY if self.hg.http is not None else ROLE_LOOKS_ONLY)
+        else:
+            self.push_screen(Ask(wanted), lambda yes: self._do(wanted) if yes else None)
 
-        def act() -> str:
-            consumer = self.hg.stream(line.info.stream).consumer(line.info.name)
-            return f"{consumer.redrive(all=True):,} were redriven"
+    def _do(self, action: Action) -> None:
+        self.run_worker(self._act(action.act), name="act", exit_on_error=True)
 
-        self._ask(f"Redrive all {line.info.dead:,} dead letters of {line.info.name} of {line.info.stream}?", act)
+    async def _act(self, act: Callable[[Headgate, Callable[[str], None]], str]) -> None:
+        def tell(text: str) -> None:
+            self.call_from_thread(self.say, text)
 
-    def _ask(self, question: str, act: Callable[[], str]) -> None:
-        async def go(is_wanted: bool | None) -> None:
-            if not is_wanted:
-                return
-            try:
-                self.say(await asyncio.to_thread(act))
-            except Error as error:
-                self.say(error.message)
-            await self.look()
-
-        self.push_screen(Ask(question), go)
-
-
-class Ask(ModalScreen[bool]):
-    """A question before something is done."""
-
-    BINDINGS: ClassVar[list[Any]] = [("y", "answer(True)", "Yes"), ("n,escape", "answer(False)", "No")]
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self._question = question
-
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Static(Text(f"{self._question}\n\ny  yes      n  no"))
-
-    def action_answer(self, is_wanted: bool) -> None:
-        """Answers it."""
-        self.dismiss(is_wanted)
-
-
-class Details(Screen[None]):
-    """One consumer: what is parked, with reasons, and what is dead."""
-
-    BINDINGS: ClassVar[list[Any]] = [("escape,q", "app.pop_screen", "Back")]
-
-    def __init__(self, hg: Headgate, line: Line) -> None:
-        super().__init__()
-        self._hg = hg
-        self._line = line
-
-    def compose(self) -> ComposeResult:
-        info = self._line.info
-        yield Static(Text(f" {info.name} of {info.stream}   lag {info.lag:,}   {self._line.trouble.about}"))
-        yield DataTable(cursor_type="row")
-        yield Footer()
-
-    async def on_mount(self) -> None:
-        table = self.query_one(DataTable)
-        table.add_columns("STATE", "SEQ", "KEY", "ATTEMPTS", "ERROR")
+        self.say("…")
         try:
-            rows = await asyncio.to_thread(self._rows)
-        except Error as error:
-            rows = [(error.message, "", "", "", "")]
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        where = self._line.name
-        held = self._hg.insights.peek(*where, 100, states=["parked", "delivered"])
-        dead = self._hg.insights.dead_letters(*where, 100)
-        return [
-            *((m.reason or m.state, str(m.seq), m.key or "", str(m.attempt), m.last_error or "") for m in held),
-            *(("dead", str(d.source_seq or d.seq), d.key or "", str(d.attempts), d.last_error or "") for d in dead),
-        ]
+            self.say(await beside(act, self.hg, tell))
+        except NotAllowed as error:
+            self.say(f"{error.message}: {LOOK_ONLY}" if self.hg.http is not None else _sentence(error))
+        except (Error, OSError) as error:
+            self.say(_sentence(error))
+        self.look_now()
 
 
-def _cells(line: Line) -> list[Text]:
-    info, word = line.info, line.trouble.word
-    age = "" if line.age is None else f"{line.age:,.0f} s"
-    figures = (f"{info.lag:,}", age, f"{info.rate:,.1f}", f"{info.in_flight:,}", f"{info.parked:,}", f"{info.dead:,}")
-    return [
-        Text(word, style=COLOURS.get(word, "green")), Text(info.stream), Text(info.name, style="bold"),
-        *(Text(figure, justify="right") for figure in figures),
-    ]  # fmt: skip
+def _sentence(error: Error | OSError) -> str:
+    if not isinstance(error, Error):
+        return clean(f"{error}.")
+    hint = f": {translate(error.hint, 'cli')}" if error.hint else ""
+    return clean(f"{error.message}{hint}.")

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..lake.files import File, binned, read_files, write_files
+from ..lake.files import DataFile, binned, read_files, write_files
 from ..lake.table import LakeTable, Writer, file_of, schema_of
 from .run import Job
 from .spark_ui import describe
@@ -31,16 +31,16 @@ def compact(job: Job, lake: LakeTable, writer: Writer) -> int:
     location, schema, partition_by = lake.location, schema_of(table), lake.partition_by
     describe(job.spark, writer.name, f"{sum(map(len, bins))} small files put together")
 
-    def work(number: int) -> Iterator[File]:
+    def work(number: int) -> Iterator[DataFile]:
         return write_files(location, schema, partition_by, read_files(location, schema, bins[number], schema.names))
 
-    made = [msgspec.convert(item, File) for item in in_tasks(job.spark, len(bins), work)]
+    made = [msgspec.convert(item, DataFile) for item in in_tasks(job.spark, len(bins), work)]
     old = [file for group in bins for file in group]
     lake.replace(old, made, writer)
     return len(old)
 
 
-def scattered(files: pa.Table) -> list[list[File]]:
+def scattered(files: pa.Table) -> list[list[DataFile]]:
     """The small files of partitions that have many of them, in groups that are to be one file each."""
     small = files.filter(pc.less(files["size_bytes"], SMALL))
     by = [name for name in small.column_names if name.startswith("partition.")]
@@ -51,7 +51,7 @@ def scattered(files: pa.Table) -> list[list[File]]:
     small = small.append_column("partition", partition).filter(pc.is_in(partition, crowded))
     order = [("partition", "ascending"), ("min.seq", "ascending")]
     small = small.sort_by([key for key in order if key[0] in small.column_names]).slice(0, AT_ONCE)
-    groups: list[list[File]] = []
+    groups: list[list[DataFile]] = []
     for name in pc.unique(small["partition"]):
         mine = small.filter(pc.equal(small["partition"], name)).drop_columns("partition")
         groups += binned([file_of(row) for row in mine.to_pylist()], LARGE)

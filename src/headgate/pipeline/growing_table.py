@@ -17,11 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_type
 
 from ..errors import InvalidArgument
-from ..lake.files import File, binned, read_files, with_date, write_files
+from ..lake.files import DataFile, binned, read_files, with_date, write_files
 from ..lake.table import LakeTable, Writer, files_of, schema_of
 from .columns import Found, Shape, column_name
 from .run import Job
-from .spans import Span, read_in_tasks
+from .spans import BatchSpan, read_in_tasks
 from .spark_ui import describe
 from .spec import Archive
 from .tasks import in_tasks
@@ -41,7 +41,7 @@ class GrowingTable:
         self._shape = self._shape.known(schema_of(self._lake.open()))
         self._extend(writer)
 
-    def write_span(self, span: Span, writer: Writer) -> list[File]:
+    def write_span(self, span: BatchSpan, writer: Writer) -> list[DataFile]:
         """Has tasks write the messages of a span into files, which are not part of the table yet."""
         while True:
             files, news = self._copy(span)
@@ -54,7 +54,7 @@ class GrowingTable:
             else:
                 self._extend(writer)
 
-    def _copy(self, span: Span) -> tuple[list[File], list[Found]]:
+    def _copy(self, span: BatchSpan) -> tuple[list[DataFile], list[Found]]:
         location, partition_by, shape, schema = self._lake.location, self._lake.partition_by, self._shape, self._schema
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
@@ -64,7 +64,7 @@ class GrowingTable:
                 yield {"news": news}
 
         said = read_in_tasks(self._job, span, work, self._name)
-        files = [msgspec.convert(item, File) for item in said if "news" not in item]
+        files = [msgspec.convert(item, DataFile) for item in said if "news" not in item]
         return files, [item["news"] for item in said if "news" in item]
 
     @property
@@ -100,11 +100,11 @@ class GrowingTable:
         read = pa.schema([*base, *others])
         bins = binned(files_of(table), TASK_BYTES)
 
-        def work(number: int) -> Iterator[File]:
+        def work(number: int) -> Iterator[DataFile]:
             rows = read_files(location, read, bins[number], read.names)
             return write_files(location, schema, partition_by, shape.filled(rows, {}))
 
-        made = [msgspec.convert(item, File) for item in in_tasks(self._job.spark, len(bins), work)]
+        made = [msgspec.convert(item, DataFile) for item in in_tasks(self._job.spark, len(bins), work)]
         self._lake.rewrite(made, schema, table.version(), writer)
 
 

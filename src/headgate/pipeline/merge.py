@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ..lake.files import File, read_files, write_files
+from ..lake.files import DataFile, read_files, write_files
 from ..lake.table import LakeTable, Writer, already_running
 
 BUCKET = "bucket"
@@ -31,8 +31,8 @@ FORMAT = "headgate_latest"
 class MergeResult(WriterCommitMessage):
     """What one task has done."""
 
-    files: list[File] = field(default_factory=list)
-    removed: list[File] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
+    removed: list[DataFile] = field(default_factory=list)
     rows: int = 0
     keys: int = 0
 
@@ -40,7 +40,7 @@ class MergeResult(WriterCommitMessage):
 class MergeWriter(DataSourceArrowWriter):
     """Tasks merge, the driver commits."""
 
-    def __init__(self, lake: LakeTable, there: Mapping[int, Sequence[File]], writer: Writer) -> None:
+    def __init__(self, lake: LakeTable, there: Mapping[int, Sequence[DataFile]], writer: Writer) -> None:
         self._lake, self._there, self._writer = lake, there, writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -64,7 +64,7 @@ class MergeWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Undoes nothing: files in no commit are vacuumed."""
 
-    def _merge(self, changes: pa.Table, files: Sequence[File], done: MergeResult) -> None:
+    def _merge(self, changes: pa.Table, files: Sequence[DataFile], done: MergeResult) -> None:
         lake = self._lake
         merge = _BucketMerge(changes)
         for file in files:
@@ -78,10 +78,10 @@ class MergeWriter(DataSourceArrowWriter):
         done.removed += small
         done.files += self._written(itertools.chain(merge.left(self._rows(small)), merge.new()))
 
-    def _rows(self, files: Sequence[File]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
         return read_files(self._lake.location, self._lake.schema, files, self._lake.schema.names)
 
-    def _written(self, rows: Iterator[pa.RecordBatch]) -> list[File]:
+    def _written(self, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
         return list(write_files(self._lake.location, self._lake.schema, self._lake.partition_by, rows))
 
 
@@ -122,7 +122,7 @@ def _of_one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.
             yield bucket, batch.filter(pc.equal(column, bucket))
 
 
-def merge_format(lake: LakeTable, there: Mapping[int, Sequence[File]], writer: Writer) -> type[DataSource]:
+def merge_format(lake: LakeTable, there: Mapping[int, Sequence[DataFile]], writer: Writer) -> type[DataSource]:
     """A format that merges what is written into this table, as one batch of a writer."""
 
     class Format(DataSource):
@@ -136,9 +136,9 @@ def merge_format(lake: LakeTable, there: Mapping[int, Sequence[File]], writer: W
     return Format
 
 
-def by_bucket(files: Sequence[File]) -> dict[int, list[File]]:
+def by_bucket(files: Sequence[DataFile]) -> dict[int, list[DataFile]]:
     """The files of each bucket; a table without buckets is one."""
-    found: dict[int, list[File]] = {}
+    found: dict[int, list[DataFile]] = {}
     for file in files:
         found.setdefault(int(file.partition.get(BUCKET) or 0), []).append(file)
     return found

@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from ..errors import InvalidArgument, MessagesRemoved
-from ..spark.options import Reading, Target
-from ..spark.source import BatchReader, Lanes, Mark
+from ..spark.options import ReadOptions, StreamTarget
+from ..spark.source import BatchReader, LanesPartition, Mark
 from .run import Job
 from .spec import SECONDS, Archive, Latest
 from .tasks import cores, in_tasks
@@ -30,23 +30,23 @@ TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
 
 
 @dataclass(frozen=True)
-class Span:
+class BatchSpan:
     """What one batch reads."""
 
     start: Mark
     end: Mark
-    parts: list[Lanes]
+    parts: list[LanesPartition]
 
 
-class Spans:
+class BatchSpans:
     """The spans of a stream, one after the other."""
 
     def __init__(self, job: Job, pipeline: Archive | Latest) -> None:
         self._job = job
         self._pipeline = pipeline
         self._stream = pipeline.stream
-        reading = Reading(
-            Target(job.url, pipeline.stream),
+        reading = ReadOptions(
+            StreamTarget(job.url, pipeline.stream),
             filter=tuple(pipeline.filter) if pipeline.filter else None,
             fail_on_data_loss=not pipeline.skip_removed,
         )
@@ -56,7 +56,7 @@ class Spans:
         """The mark at a position."""
         return self._reader.mark(position)
 
-    def ahead(self, mark: Mark, most: int) -> Iterator[Span]:
+    def ahead(self, mark: Mark, most: int) -> Iterator[BatchSpan]:
         """The spans from a mark on, as the pipeline wants to run: until now, or until it is stopped."""
         until = self.mark("latest") if self._pipeline.run == "once" else None
         pause = interval(self._pipeline.run)
@@ -76,12 +76,12 @@ class Spans:
                 self._job.waiting(max(began + pause - time.monotonic(), 0))
             self._pause(began + (pause or (IDLE if mark == before else SHORTEST)))
 
-    def _span(self, start: Mark, end: Mark) -> Span:
+    def _span(self, start: Mark, end: Mark) -> BatchSpan:
         # as many tasks as run at once, whatever the number of lanes: nothing here needs a key to be in one task
         rows = max(-(-_seqs(start, end) // self._reader.cores), LEAST)
         self._reader.reading = replace(self._reader.reading, tasks=1, rows_per_task=rows)
         try:
-            return Span(start, end, self._reader.plan(start, end))
+            return BatchSpan(start, end, self._reader.plan(start, end))
         except MessagesRemoved as error:
             raise MessagesRemoved(
                 str(error).splitlines()[0], hint="go on without them: skip_removed = true; or keep messages longer"
@@ -114,7 +114,7 @@ def interval(run: str) -> float:
     return int(found[1]) * {"second": 1, "minute": 60, "hour": 3600, "day": 86400}[found[2]]
 
 
-def read_in_tasks(job: Job, span: Span, work: TaskFunction, name: str) -> list[Any]:
+def read_in_tasks(job: Job, span: BatchSpan, work: TaskFunction, name: str) -> list[Any]:
     """Has each task of a span read its messages and work on them, for a pipeline."""
     url, parts = job.url, span.parts
     return in_tasks(job.spark, len(parts), lambda number: work(parts[number].batches(url)), name)

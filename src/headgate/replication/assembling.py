@@ -10,6 +10,7 @@ from typing import Any
 
 from . import changes, pgoutput
 from .changes import Message, Table, Transaction
+from .connections import OWN_SCHEMA
 from .values import TypeChanged, quoted
 from .wire import Data, Keepalive, ProtocolError, read_frame
 
@@ -77,6 +78,7 @@ class Assembler:
         self._start = start
         self._changed = changed  # is told of each change: transaction, key, table, whether it is of all its rows
         self._tables: dict[int, Table] = {}
+        self._own: set[int] = set()  # tables of Headgate itself
         self._transaction: Transaction | None = None
         self._about = ""  # the metadata of the transaction
         self._is_old = False
@@ -102,7 +104,9 @@ class Assembler:
             if not self._is_old:
                 return self._row(message, read)
         elif isinstance(message, pgoutput.Relation):
-            return message
+            if message.schema != OWN_SCHEMA:
+                return message
+            self._own.add(message.oid)
         elif isinstance(message, pgoutput.Begin):
             self._transaction = Transaction(message.xid, message.commit_lsn, message.committed_at)
             self._about = self._transaction.metadata()
@@ -149,6 +153,8 @@ class Assembler:
     def _row(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, read: Data) -> Outdated | None:
         table = self._tables.get(message.relation)
         if table is None:
+            if message.relation in self._own:
+                return None
             raise ProtocolError(f"a row of a table that was not told before: {message.relation}")
         try:
             if isinstance(message, pgoutput.Insert):

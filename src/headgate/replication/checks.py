@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from ..errors import InvalidArgument, SourceBlocked
-from .connections import APPLICATION, UNLIMITED
+from .connections import OWN_SCHEMA, UNLIMITED, connect_sync
 
 OLDEST = 15
 
@@ -36,7 +36,7 @@ class Check:
 @contextmanager
 def connected(url: str) -> Iterator[Db]:
     try:
-        db = psycopg.connect(url, autocommit=True, connect_timeout=10, application_name=APPLICATION)
+        db = connect_sync(url)
         db.execute(
             "select set_config(name, value, false) from json_each_text(%s) x (name, value)", (json.dumps(UNLIMITED),)
         )
@@ -124,7 +124,7 @@ def _pooler(url: str) -> Check:
     """Replication goes through no pooler."""
     advice = "give the URL of the server itself, not of a pooler, and let pg_hba.conf admit the user"
     try:
-        with psycopg.connect(url, autocommit=True, replication="database", connect_timeout=10) as db:
+        with connect_sync(url, replication=True) as db:
             db.execute("IDENTIFY_SYSTEM")
     except psycopg.Error as error:
         return Check("replication", False, f"it does not let us replicate: {str(error).strip()}", advice)
@@ -149,7 +149,7 @@ def find_tables(db: Db, wanted: Sequence[str]) -> tuple[list[str], list[Check]]:
             if not found:
                 problems.append(Check("tables", False, f"there is no table {name}", "write schema.table, as in SQL"))
         for table, schema, kind, persistence in found:
-            if schema in ("headgate", "pg_catalog", "information_schema"):
+            if schema in (OWN_SCHEMA, "pg_catalog", "information_schema"):
                 problems.append(Check("tables", False, f"{table} is not a table of yours", "leave it out"))
             elif kind not in "rp" or persistence != "p":
                 what = {"u": "unlogged", "t": "temporary"}.get(persistence, "not a table")
@@ -285,10 +285,22 @@ def _publication(db: Db, name: str, tables: Sequence[str]) -> Iterator[Check]:
         "publication", row[0], f'the publication "{name}" has {"all" if row[0] else "not all"} kinds of changes',
         f"run ALTER PUBLICATION {sql.Identifier(name).as_string()} SET (publish = 'insert, update, delete, truncate')",
     )  # fmt: skip
-    published = db.execute(
-        "select format('%%I.%%I', schemaname, tablename) from pg_publication_tables where pubname = %s", (name,)
-    ).fetchall()
-    for table in sorted({*tables} - {t for (t,) in published}):
+    rows = db.execute(
+        "select format('%%I.%%I', schemaname, tablename), schemaname = %s from pg_publication_tables "
+        "where pubname = %s", (OWN_SCHEMA, name),
+    ).fetchall()  # fmt: skip
+    if any(is_own for _, is_own in rows):
+        yield Check(
+            "publication", False, f'the publication "{name}" has tables of Headgate itself, so the stream would feed '
+            "itself", "leave it out: then one is made, of the tables alone",
+        )  # fmt: skip
+    published = {table for table, is_own in rows if not is_own}
+    for table in sorted(published - {*tables}):
+        yield Check(
+            "publication", False, f'the publication "{name}" also has {table}, whose changes would come, too',
+            f"name {table}, too, or run ALTER PUBLICATION {sql.Identifier(name).as_string()} DROP TABLE {table}",
+        )  # fmt: skip
+    for table in sorted({*tables} - published):
         yield Check(
             "publication", False, f'{table} is not in the publication "{name}"',
             f"run ALTER PUBLICATION {sql.Identifier(name).as_string()} ADD TABLE {table} (of a partitioned table also "

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg import AsyncConnection
+import psycopg
+from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict
 
 APPLICATION = "headgate source"
+ENCODING = "UTF8"  # whatever the database has; without a conversion (SQL_ASCII) text would be bytes
+OWN_SCHEMA = "headgate"  # whose tables are never read: each message would be a change, and each change a message
 SILENCE = 30.0  # seconds after which a server that was asked counts as gone
 
 # How values are written: the same everywhere, exact, and as PostgreSQL reads them again.
@@ -34,12 +37,20 @@ _NOTICING: dict[str, Any] = {
 }  # fmt: skip
 
 
+def connect_sync(url: str, *, replication: bool = False) -> Connection[tuple[Any, ...]]:
+    """A connection to the database that is to be read, for looking at it and making what reading needs."""
+    return psycopg.connect(
+        url, autocommit=True, connect_timeout=10, application_name=APPLICATION, client_encoding=ENCODING,
+        replication="database" if replication else None,
+    )  # fmt: skip
+
+
 async def connect(url: str, *, replication: bool = False) -> AsyncConnection[tuple[Any, ...]]:
     """A connection to the database that is read."""
     settings = _FORMS | UNLIMITED | ({"wal_sender_timeout": f"{round(SILENCE)}s"} if replication else {})
     more: dict[str, Any] = {"replication": "database"} if replication else {}
     return await AsyncConnection.connect(
-        url, autocommit=True, client_encoding="UTF8", application_name=APPLICATION, options=_options(url, settings),
+        url, autocommit=True, client_encoding=ENCODING, application_name=APPLICATION, options=_options(url, settings),
         **_NOTICING, **more,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from psycopg import sql
 from ..errors import InvalidArgument, SourceBlocked
 from .changes import Route
 from .checks import Check, Db, connected, find_tables, identities, keys, look, refuse
+from .connections import connect_sync
 
 SLOT_SECONDS = 10  # a new slot waits for all transactions that are open
 
@@ -167,7 +168,7 @@ def _routes(db: Db, routing: Routing, chosen: Sequence[str]) -> dict[str, Route]
 
 
 def _timeline(url: str) -> int:
-    with psycopg.connect(url, autocommit=True, replication="database", connect_timeout=10) as db:
+    with connect_sync(url, replication=True) as db:
         row = db.execute("IDENTIFY_SYSTEM").fetchone()
         assert row is not None
         return int(row[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -11,13 +12,14 @@ from typing import Any
 from .. import trouble
 from ..aio import AsyncConsumer, AsyncHeadgate, AsyncStream
 from ..database import statements
+from ..database.drivers import Row
 from ..errors import ConsumerNotFound, Error, StreamNotFound
 from ..replication.service import SourceReaders
 from ..service import Service
 from ..types import ConsumerInfo, StreamInfo
 from .flow.batching import Batching
 from .flow.polling import Polling
-from .flow.snapshots import Snapshot
+from .flow.snapshots import Snapshot, Snapshots
 from .http.deadlines import Deadlines
 from .http.limits import Gauge
 from .http.memory import Memory
@@ -39,6 +41,11 @@ Seen = tuple[datetime, list[StreamInfo], list[tuple[ConsumerInfo, trouble.Troubl
 KEEP_ALIVE = 75.0  # seconds that a connection may be idle: longer than the longest poll
 MOST_CONSUMERS = 10_000  # remembered, with the id of their stream
 REMEMBERED = 5.0  # seconds, of a consumer's settings
+
+
+def _longest_pause(seen: Seen) -> float:
+    """Seconds between looks at everything: each stream and consumer takes about 0.3 ms of the database."""
+    return 2 + 0.02 * (len(seen[1]) + len(seen[2]))
 
 
 class Server:
@@ -74,7 +81,8 @@ class Server:
         self.heads = Deadlines(settings.head_timeout)  # of connections: for the head of a request that has begun
         self.idle = Deadlines(KEEP_ALIVE)  # and between two requests
         self.hiding = Hiding.of(settings.hide)
-        self.overview = Snapshot(self._look)
+        self.overview = Snapshot(self._look, longest=_longest_pause)
+        self.histories: Snapshots[list[Row]] = Snapshots(self._history, fresh=5.0)  # (noted every ten seconds)
         self.findings = Snapshot(hg.insights.doctor, fresh=5.0)
         self._services: dict[str, Service] = {"availability": self.availability, "polling": self.polling}
         if settings.push:
@@ -162,10 +170,13 @@ class Server:
 
     async def _look(self) -> Seen:
         """Everything at a glance."""
-        streams = await self.hg.insights.streams()
-        consumers = await self.hg.insights.consumers()
+        streams, consumers = await asyncio.gather(self.hg.insights.streams(), self.hg.insights.consumers())
         now = datetime.now(UTC)
         return now, streams, [(c, trouble.of(c, now)) for c in consumers]
+
+    async def _history(self, *about: Any) -> list[Row]:
+        """How it was: of a stream, of a consumer, or of all; since when."""
+        return await self.hg.run(statements.HISTORY, about)
 
     def figures(self) -> Figures:
         """What this process has counted, and how it stands."""

@@ -14,7 +14,7 @@ from .database import control
 from .filters import FilteringReader, FilteringSeveralReader
 from .history import HistoryReader, HistoryStreamReader
 from .messages import MESSAGE, STREAM
-from .options import Reading, Target, reading, writing
+from .options import ReadOptions, StreamTarget, reading, writing
 from .several import SeveralReader, SeveralStreamReader
 from .sink import BatchWriter, StreamWriter
 from .source import BatchReader, StreamReader
@@ -59,12 +59,12 @@ class HeadgateDataSource(DataSource):
         return StreamWriter(_there(writing(self.options)), schema)
 
 
-def _there(target: Target) -> Target:
+def _there(target: StreamTarget) -> StreamTarget:
     """An error when there is no such stream: one that a task raises is told four times over, in Java's words."""
     control(target.url).run(STREAM_SETTINGS, (target.stream,))
     return target
 
 
-def _tasks(given: Reading) -> int:
+def _tasks(given: ReadOptions) -> int:
     """How many tasks read at once, unless it is said: as many as the driver has cores."""
     return given.tasks or max(2, min(os.cpu_count() or 2, 16))

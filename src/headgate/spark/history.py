@@ -31,8 +31,8 @@ from ..errors import Error, InvalidArgument, InvalidPosition
 from .database import control
 from .keys import matching, pattern
 from .messages import ARROW, MESSAGE
-from .options import Reading
-from .source import BatchReader, Lanes, Mark, Spans, StreamReader, later
+from .options import ReadOptions
+from .source import BatchReader, LanesPartition, Mark, SpanReader, StreamReader, later
 
 SEARCHED = 1000  # commits in which the last one of the archive is looked for: others compact
 BATCH_ROWS = 1_000_000  # of the lake in one batch of a streaming read, unless it is said
@@ -62,7 +62,7 @@ class Bound:
         return COMPARISONS[self.sign](pc.field(self.column), value)
 
 
-class File(NamedTuple):
+class ArchivedFile(NamedTuple):
     """A file of a table."""
 
     path: str
@@ -82,11 +82,11 @@ class Version:
         """The table as it was then."""
         return _open(self.uri, self.number, self.options)
 
-    def files(self) -> list[File]:
+    def files(self) -> list[ArchivedFile]:
         """Its files, always in the same order."""
         rows = pa.table(self.open().get_add_actions(flatten=True)).to_pylist()
         rows.sort(key=lambda row: (row.get("min.seq") or 0, row["path"]))
-        return [File(unquote(row["path"]), row["size_bytes"], row["num_records"] or 1) for row in rows]
+        return [ArchivedFile(unquote(row["path"]), row["size_bytes"], row["num_records"] or 1) for row in rows]
 
     def rows(
         self, paths: Sequence[str], columns: Sequence[str], chosen: pc.Expression | None
@@ -116,7 +116,7 @@ class Seam:
     mark: Mark
 
 
-class Files(InputPartition):
+class LakeFiles(InputPartition):
     """Files of the lake that one task reads."""
 
     def __init__(self, version: Version, paths: Sequence[str], after: Sequence[Any] | None = None) -> None:
@@ -127,7 +127,7 @@ class Files(InputPartition):
         """Tick and pos of the mark before which rows are left out."""
 
 
-def find_seam(reading: Reading) -> Seam:
+def find_seam(reading: ReadOptions) -> Seam:
     """The archive of the stream, and how far it is."""
     stream = reading.target.stream
     known = control(reading.target.url).run(
@@ -155,7 +155,7 @@ def find_seam(reading: Reading) -> Seam:
     return Seam(Version(uri, table.version(), options), later(noted, _committed(table, name)))
 
 
-def bounds(reading: Reading) -> list[Bound]:
+def bounds(reading: ReadOptions) -> list[Bound]:
     """Where a read with history begins and ends."""
     found = []
     for given, sign in ((reading.start, ">="), (reading.end, "<")):
@@ -177,21 +177,23 @@ def bounds(reading: Reading) -> list[Bound]:
     return found
 
 
-class _History(Spans):
+class _History(SpanReader):
     """What batch and streaming reads with history share."""
 
-    def __init__(self, reading: Reading, cores: int) -> None:
+    def __init__(self, reading: ReadOptions, cores: int) -> None:
         super().__init__(reading, cores)
         self.bounds = bounds(reading)
         self.keys = pattern(reading.filter) if reading.filter else None
 
-    def live(self, start: Mark, end: Mark) -> list[Lanes]:
+    def live(self, start: Mark, end: Mark) -> list[LanesPartition]:
         """The tasks that read from the database. Bounds are checked there, so their columns have to be read."""
         names = self.reading.columns
         missing = [b.column for b in self.bounds if names is not None and b.column not in names]
         return self.plan(start, end, [b.condition for b in self.bounds], extra=missing)
 
-    def lake(self, version: Version, files: Sequence[File], after: Sequence[Any] | None = None) -> list[Files]:
+    def lake(
+        self, version: Version, files: Sequence[ArchivedFile], after: Sequence[Any] | None = None
+    ) -> list[LakeFiles]:
         """The tasks that read files, several small ones in each."""
         tasks: list[list[str]] = []
         room = 0
@@ -201,15 +203,15 @@ class _History(Spans):
                 room = TASK_BYTES
             tasks[-1].append(file.path)
             room -= file.bytes
-        return [Files(version, paths, after) for paths in tasks]
+        return [LakeFiles(version, paths, after) for paths in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
-        if isinstance(partition, Files):
+        if isinstance(partition, LakeFiles):
             return self._from_lake(partition)
         return super().read(partition)
 
-    def _from_lake(self, part: Files) -> Iterator[pa.RecordBatch]:
+    def _from_lake(self, part: LakeFiles) -> Iterator[pa.RecordBatch]:
         conditions = [bound.expression for bound in self.bounds]
         if part.after is not None:
             tick, pos = part.after  # rows carry the tick of the mark up to which they were archived
@@ -236,11 +238,11 @@ class HistoryReader(_History, BatchReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self.reading.start in ("latest", "end") or self.reading.end == "beginning":
             mark = self.mark("latest")
-            return [Lanes(self._nothing(mark))]
+            return [LanesPartition(self._nothing(mark))]
         seam = find_seam(self.reading)
         end = self._ask("headgate.next_mark(%s, %s)", json.dumps(seam.mark))
         parts = [*self.lake(seam.version, seam.version.files()), *self.live(seam.mark, end)]
-        return parts or [Lanes(self._nothing(seam.mark))]
+        return parts or [LanesPartition(self._nothing(seam.mark))]
 
 
 class HistoryStreamReader(_History, StreamReader):
@@ -252,7 +254,7 @@ class HistoryStreamReader(_History, StreamReader):
     (`since`, `after`).
     """
 
-    _known: tuple[str, Version, list[File]] | None = None
+    _known: tuple[str, Version, list[ArchivedFile]] | None = None
 
     def initialOffset(self) -> Mark:  # noqa: N802 - Spark's name
         if self.reading.start in ("latest", "end"):
@@ -279,7 +281,7 @@ class HistoryStreamReader(_History, StreamReader):
         version, files = self._version(start["lake"])
         same = "lake" in end and end["lake"]["version"] == version.number
         chosen = files[start["lake"]["files"] : end["lake"]["files"] if same else len(files)]
-        return self.lake(version, chosen, start["lake"].get("after")) or [Files(version, [])]
+        return self.lake(version, chosen, start["lake"].get("after")) or [LakeFiles(version, [])]
 
     def _onward(self, start: Mark) -> Mark:
         """Where it goes on when the files are read: in the stream, or in what the lake got in the meantime."""
@@ -296,7 +298,7 @@ class HistoryStreamReader(_History, StreamReader):
             "lake": {**lake, "since": start["lake"]["version"], "after": [seam["tick"], seam.get("pos")]},
         }
 
-    def _version(self, lake: Mapping[str, Any]) -> tuple[Version, list[File]]:
+    def _version(self, lake: Mapping[str, Any]) -> tuple[Version, list[ArchivedFile]]:
         """The version of the table that an offset names, and those of its files that are to be read."""
         named = json.dumps([lake["uri"], lake["version"], lake.get("since")])
         if self._known is None or self._known[0] != named:

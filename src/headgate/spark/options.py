@@ -17,7 +17,7 @@ WRITING = ("url", "stream", "writer", "batch", "checkpointLocation", "queryName"
 
 
 @dataclass(frozen=True)
-class Target:
+class StreamTarget:
     """Which stream of which database."""
 
     url: Secret
@@ -25,10 +25,10 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """What is read, and how."""
 
-    target: Target
+    target: StreamTarget
     start: str = "beginning"
     end: str = "latest"
     filter: tuple[str, ...] | None = None
@@ -60,7 +60,7 @@ class Reading:
         return self.columns or ((STREAM.name,) if self.several else ()) + tuple(MESSAGE.names)
 
 
-def target(options: Mapping[str, str], *, several: bool = False) -> Target:
+def target(options: Mapping[str, str], *, several: bool = False) -> StreamTarget:
     """The stream that the options name. The URL comes from the option, or from the environment of the driver."""
     url = options.get("url") or os.environ.get(DATABASE)
     if not url:
@@ -72,13 +72,13 @@ def target(options: Mapping[str, str], *, several: bool = False) -> Target:
     if several:
         if stream:
             raise InvalidArgument("which stream is meant is not clear", hint="leave the option stream out")
-        return Target(Secret(url), "")
+        return StreamTarget(Secret(url), "")
     if not stream:
         raise InvalidArgument("which stream is meant is not known", hint='.option("stream", "orders")')
-    return Target(Secret(url), stream)
+    return StreamTarget(Secret(url), stream)
 
 
-def reading(options: Mapping[str, str], *, streaming: bool) -> Reading:
+def reading(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of a read."""
     _known(options, READING)
     columns, streams, pattern = _names(options, "columns"), _names(options, "streams"), _names(options, "streamPattern")
@@ -91,7 +91,7 @@ def reading(options: Mapping[str, str], *, streaming: bool) -> Reading:
         raise InvalidArgument("the history of several streams is not read as one", hint="read each with its history")
     if streaming and "end" in options:
         raise InvalidArgument("a streaming read has no end", hint="leave the option end out, or use spark.read")
-    return Reading(
+    return ReadOptions(
         target(options, several=several),
         start=options.get("start", "beginning"),
         end=options.get("end", "latest"),
@@ -110,7 +110,7 @@ def reading(options: Mapping[str, str], *, streaming: bool) -> Reading:
     )
 
 
-def writing(options: Mapping[str, str]) -> Target:
+def writing(options: Mapping[str, str]) -> StreamTarget:
     """The options of a write."""
     _known(options, WRITING)
     return target(options)

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from ..errors import StreamNotFound
 from .database import ask, control, names
-from .options import Target
-from .source import BatchReader, Lanes, Mark, Spans, log, patiently
+from .options import StreamTarget
+from .source import BatchReader, LanesPartition, Mark, SpanReader, log, patiently
 
 Offset = dict[str, Any]
 
@@ -30,11 +30,11 @@ IDLE = 0.01  # seconds that each stream adds to the wait between two looks when 
 LONGEST = 0.5  # ... up to so many: Spark asks as often as it can
 
 
-class Nothing(InputPartition):
+class EmptyPartition(InputPartition):
     """A task without rows: Spark asks for at least one."""
 
 
-class _Several(Spans):
+class _Several(SpanReader):
     """What batch and streaming reads of several streams share."""
 
     def chosen(self) -> dict[str, int]:
@@ -50,11 +50,11 @@ class _Several(Spans):
         """A reader of one of them. Cores are shared out among those that are read at once."""
         r = self.reading
         columns = None if r.columns is None else tuple(name for name in r.columns if name != "stream") or ("seq",)
-        target = Target(r.target.url, stream)
+        target = StreamTarget(r.target.url, stream)
         alone = replace(r, target=target, columns=columns, streams=None, pattern=None)
         return BatchReader(alone, max(self.cores // max(others, 1), 1))
 
-    def named(self, stream: str, tasks: Sequence[Lanes]) -> list[Lanes]:
+    def named(self, stream: str, tasks: Sequence[LanesPartition]) -> list[LanesPartition]:
         """The tasks, which also say which stream they read."""
         for task in tasks:
             if "stream" in self.reading.names:
@@ -63,7 +63,7 @@ class _Several(Spans):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
-        return iter(()) if isinstance(partition, Nothing) else super().read(partition)
+        return iter(()) if isinstance(partition, EmptyPartition) else super().read(partition)
 
 
 class SeveralReader(_Several, DataSourceReader):
@@ -78,7 +78,7 @@ class SeveralReader(_Several, DataSourceReader):
             reader = self.one(stream, len(chosen))
             reader.where = self.where
             found += self.named(stream, reader.tasks())
-        return found or [Nothing(None)]
+        return found or [EmptyPartition(None)]
 
 
 class SeveralStreamReader(_Several, DataSourceStreamReader, SupportsTriggerAvailableNow):

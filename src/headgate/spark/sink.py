@@ -17,7 +17,7 @@ from ..database.drivers import Array
 from ..errors import InvalidArgument
 from ..lake.points import point
 from .database import ask, rows
-from .options import Target
+from .options import StreamTarget
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -41,7 +41,7 @@ STAGED = pa.schema(
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedMessages(WriterCommitMessage):
     """What one task has staged."""
 
     writer: str
@@ -52,20 +52,20 @@ class Staged(WriterCommitMessage):
 class _Sink:
     """What batch and streaming writes share."""
 
-    def __init__(self, target: Target, schema: StructType) -> None:
+    def __init__(self, target: StreamTarget, schema: StructType) -> None:
         self.target = target
         self.columns = _check(schema)
 
-    def stage(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> Staged:
+    def stage(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> StagedMessages:
         """Writes the rows of a task into a table of its own."""
         call = "select headgate.stage(%s, %s, %s, %s)"
         name = ask(self.target.url, call, (self.target.stream, writer, batch, "channel" in self.columns))
         reader = pa.RecordBatchReader.from_batches(STAGED, map(self._staged, batches))
         with rows(self.target.url) as cursor:
             count = cursor.adbc_ingest(name, reader, mode="append", db_schema_name="headgate")
-        return Staged(writer, name, count)
+        return StagedMessages(writer, name, count)
 
-    def send(self, staged: Sequence[Staged], batch: int) -> None:
+    def send(self, staged: Sequence[StagedMessages], batch: int) -> None:
         """Sends what all tasks have staged, unless this batch was sent before."""
         if not staged:
             return
@@ -99,7 +99,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         return self.stage(iterator, *this_batch())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        self.send([m for m in messages if isinstance(m, Staged)], batchId)
+        self.send([m for m in messages if isinstance(m, StagedMessages)], batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Undoes nothing: it is also called after a commit that took effect. What is left is collected."""
@@ -108,7 +108,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 class BatchWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("headgate")`. With the options `writer` and `batch`, a write that is repeated is sent once."""
 
-    def __init__(self, target: Target, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+    def __init__(self, target: StreamTarget, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         super().__init__(target, schema)
         if overwrite:
             raise InvalidArgument("a stream cannot be overwritten", hint='append to it: .mode("append")')
@@ -125,7 +125,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         return self.stage(iterator, self.name, self.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.send([m for m in messages if isinstance(m, Staged)], self.batch)
+        self.send([m for m in messages if isinstance(m, StagedMessages)], self.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Undoes nothing; see StreamWriter."""
@@ -185,4 +185,4 @@ def _headers(column: pa.Array) -> pa.Array:
     return column.cast(pa.string())
 
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter", "this_batch"]
+__all__ = ["BatchWriter", "StagedMessages", "StreamWriter", "this_batch"]

@@ -21,7 +21,7 @@ from ..errors import ConnectionFailed, MessagesRemoved
 from ..lake.secrets import Secret
 from .database import ask, batches, control, names
 from .messages import ARROW, WITH_STREAM
-from .options import Reading
+from .options import ReadOptions
 
 log = logging.getLogger("headgate.spark")
 
@@ -30,7 +30,7 @@ Mark = dict[str, Any]
 PATIENCE = 60  # seconds for which a database may be away before a streaming query fails
 
 
-class Lanes(InputPartition):
+class LanesPartition(InputPartition):
     """What one task reads."""
 
     def __init__(
@@ -55,10 +55,10 @@ class Lanes(InputPartition):
         return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
-class Spans:
+class SpanReader:
     """What batch and streaming reads share."""
 
-    def __init__(self, reading: Reading, cores: int) -> None:
+    def __init__(self, reading: ReadOptions, cores: int) -> None:
         self.reading = reading
         self.cores = cores
 
@@ -67,7 +67,9 @@ class Spans:
         mark: Mark = self._ask("headgate.mark(%s, %s)", position)
         return mark
 
-    def plan(self, start: Mark, end: Mark, where: Sequence[str] = (), *, extra: Sequence[str] = ()) -> list[Lanes]:
+    def plan(
+        self, start: Mark, end: Mark, where: Sequence[str] = (), *, extra: Sequence[str] = ()
+    ) -> list[LanesPartition]:
         """The tasks that read the messages between two marks. `extra` are columns that only the conditions need."""
         if start == end:
             return []
@@ -82,7 +84,9 @@ class Spans:
              r.rows_per_task),
         )  # fmt: skip
         complete = span if r.fail_on_data_loss else None
-        return [Lanes(narrowed(query, where, r.columns if extra else None), complete, same) for (query,) in found]
+        return [
+            LanesPartition(narrowed(query, where, r.columns if extra else None), complete, same) for (query,) in found
+        ]
 
     def _same(self, end: Mark) -> dict[str, int | None]:
         """The columns that are wanted and have the same value in all messages up to a mark."""
@@ -93,7 +97,7 @@ class Spans:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task, as Arrow batches."""
-        assert isinstance(partition, Lanes)
+        assert isinstance(partition, LanesPartition)
         yield from partition.batches(self.reading.target.url, self.reading.names)
         # what is being read is not removed, but it may have been after the tasks were planned
         if partition.span is not None:
@@ -134,15 +138,15 @@ def _rank(mark: Mark) -> tuple[int, float]:
     return mark["tick"], mark.get("pos", float("inf"))
 
 
-class BatchReader(Spans, DataSourceReader):
+class BatchReader(SpanReader, DataSourceReader):
     """`spark.read.format("headgate")`."""
 
     where: Sequence[str] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return self.tasks() or [Lanes(self._nothing(self.mark("beginning")))]
+        return self.tasks() or [LanesPartition(self._nothing(self.mark("beginning")))]
 
-    def tasks(self) -> list[Lanes]:
+    def tasks(self) -> list[LanesPartition]:
         """The tasks that read from start to end."""
         start = self.mark(self.reading.start)
         end = self._ask("headgate.end_mark(%s, %s, %s)", json.dumps(start), self.reading.end)
@@ -153,7 +157,7 @@ class BatchReader(Spans, DataSourceReader):
         return self._ask("query from headgate.read_plan(%s, %s, %s)", json.dumps(start), json.dumps(start))  # type: ignore[no-any-return]
 
 
-class StreamReader(Spans, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(SpanReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("headgate")`. Its offsets are marks, which end at ticks."""
 
     until: Mark | None = None

@@ -27,7 +27,7 @@ from .report.explain import census, explain, explain_all, first_of_each, summary
 from .report.files import load as load
 from .report.files import new_directory, to_json
 from .report.shrink import shrink
-from .report.simpler import Failing, fresh, simplify
+from .report.simpler import FailingHistory, fresh, simplify
 
 _LARGEST_SEED = 1_000_000
 _A_ROUND = 150  # meetings in a world, before the next world has its turn, when time is limited
@@ -70,7 +70,7 @@ def torture(args: argparse.Namespace, *, say: Say, talk: Talk) -> int:
     """Runs the histories that were asked for, or judges the kept one, and returns how many findings there are."""
     if args.judge is not None:
         history, preset, seconds = args.judge
-        kept = Failing(preset, history.seed, seconds, history, judge(history, preset))
+        kept = FailingHistory(preset, history.seed, seconds, history, judge(history, preset))
         return report_all([report_one(kept, None, talk)], args.json, say)
     first = args.seed or random.SystemRandom().randrange(1, _LARGEST_SEED)
     results = []
@@ -152,7 +152,7 @@ def histories(presets: list[Preset], seed: int, count: int, minutes: float | Non
         turn += 1
 
 
-def report_one(one: Failing, keep: Path | None, talk: Talk) -> dict[str, Any]:
+def report_one(one: FailingHistory, keep: Path | None, talk: Talk) -> dict[str, Any]:
     """Tells what came of a history, and keeps what went wrong; answers the same for a program."""
     history, findings = one.history, one.findings
     end = max((e.answered for e in history.events if e.answered != float("inf")), default=0.0)

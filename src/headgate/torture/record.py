@@ -21,7 +21,7 @@ LOST = "lost"  # the state of a Problem: the connection went away, and no answer
 FIXED = ("repeatable read", "serializable")  # isolation levels with one snapshot for the whole transaction
 
 
-class Message(NamedTuple):
+class HandedMessage(NamedTuple):
     """A message as a receive answered it."""
 
     ack_id: str
@@ -49,7 +49,7 @@ class Sent(NamedTuple):
     delay: float = 0.0
 
 
-class Problem(NamedTuple):
+class CallError(NamedTuple):
     """An error that the engine answered."""
 
     state: str
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(eq=False)
-class Transaction:
+class TransactionRecord:
     number: int
     session: str
     isolation: str
@@ -80,10 +80,10 @@ class Event:
     consumer: str | None
     asked: dict[str, Any]
     called: float
-    transaction: Transaction | None = None
+    transaction: TransactionRecord | None = None
     answered: float = float("inf")
     answer: Any = None
-    problem: Problem | None = None
+    problem: CallError | None = None
     undone: float | None = None
     doubted: bool = False  # it was answered, and may have been lost since
     queued: float = 0.0  # how long its server process was ready to run, and the machine was busy with others
@@ -187,7 +187,7 @@ class History:
         self.preset = preset
         self.seed = seed
         self.events: list[Event] = []
-        self.transactions: list[Transaction] = []
+        self.transactions: list[TransactionRecord] = []
         self.waits: list[Wait] = []
         self.starved: list[tuple[float, float]] = []  # when the machine kept everybody waiting, from and to
         self.faults: list[Fault] = []
@@ -210,7 +210,7 @@ class History:
         ask: Callable[[], Any],
         *,
         consumer: str | None = None,
-        transaction: Transaction | None = None,
+        transaction: TransactionRecord | None = None,
         **asked: Any,
     ) -> Event:
         """Make a call and write down what came of it. Errors of the database are answers, too."""
@@ -226,13 +226,13 @@ class History:
             self.events.append(event)
         return event
 
-    def begin(self, session: str, isolation: str) -> Transaction:
+    def begin(self, session: str, isolation: str) -> TransactionRecord:
         with self._lock:
-            transaction = Transaction(len(self.transactions) + 1, session, isolation, self.now())
+            transaction = TransactionRecord(len(self.transactions) + 1, session, isolation, self.now())
             self.transactions.append(transaction)
         return transaction
 
-    def end(self, transaction: Transaction, outcome: str, ask: Callable[[], Any]) -> None:
+    def end(self, transaction: TransactionRecord, outcome: str, ask: Callable[[], Any]) -> None:
         """COMMIT or ROLLBACK."""
         transaction.ending = min(transaction.ending, self.now())
         event = self.call(transaction.session, "commit" if outcome == COMMITTED else "rollback", ask)
@@ -262,8 +262,8 @@ LOST_STATES = (
 )  # the server ends the session, or does not begin it
 
 
-def problem_of(error: psycopg.Error) -> Problem:
+def problem_of(error: psycopg.Error) -> CallError:
     state = error.sqlstate or ""
     if isinstance(error, psycopg.OperationalError) and (not state or state in LOST_STATES or state.startswith("08")):
-        return Problem(LOST, str(error), None)
-    return Problem(state or type(error).__name__, str(error), error.diag.message_hint)
+        return CallError(LOST, str(error), None)
+    return CallError(state or type(error).__name__, str(error), error.diag.message_hint)

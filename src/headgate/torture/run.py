@@ -18,13 +18,13 @@ from .environment.restore import restored
 from .judge.readers import paths
 from .judge.uncertain import as_of, mark_uncertain
 from .presets.preset import STREAM, ConsumerPlan, Preset, set_up
-from .record import Ending, History, Message, Wait
-from .sessions.observers import Observer, record_final_state
-from .sessions.operators import REWRITING, Maintainer, Operator
-from .sessions.readers import Archiver, Reader, finish, read_again
-from .sessions.senders import Sender
-from .sessions.session import Pool, Session
-from .sessions.workers import Worker
+from .record import Ending, HandedMessage, History, Wait
+from .sessions.observers import ObserverSession, record_final_state
+from .sessions.operators import REWRITING, MaintainerSession, OperatorSession
+from .sessions.readers import ArchiverSession, ReaderSession, finish, read_again
+from .sessions.senders import SenderSession
+from .sessions.session import MessagePool, TortureSession
+from .sessions.workers import WorkerSession
 
 WATCH_EVERY = 0.05
 PATIENCE = 8.0  # of the drain, since something came last
@@ -103,21 +103,23 @@ def drain_and_look(url: str, preset: Preset, history: History) -> History:
 
 
 def run_sessions(environment: Environment, preset: Preset, history: History, seconds: float) -> None:
-    pool, url = Pool(), environment.sessions_url
-    kinds: list[tuple[type[Session], int]] = [
-        (Sender, preset.senders),
-        (Worker, preset.workers),
-        (Operator, preset.operators if preset.weights else 0),
-        (Maintainer, preset.maintainers),
-        (Reader, preset.readers),
-        (Observer, preset.observers),
-        (Archiver, preset.archivers),
+    pool, url = MessagePool(), environment.sessions_url
+    kinds: list[tuple[type[TortureSession], int]] = [
+        (SenderSession, preset.senders),
+        (WorkerSession, preset.workers),
+        (OperatorSession, preset.operators if preset.weights else 0),
+        (MaintainerSession, preset.maintainers),
+        (ReaderSession, preset.readers),
+        (ObserverSession, preset.observers),
+        (ArchiverSession, preset.archivers),
     ]
     clients = ClientProcesses(environment.url, preset, history)
     with clients.at_work():
         end = history.now() + seconds
-        everybody: list[Session | Nemesis] = [
-            kind(f"{kind.__name__.lower()}{i}", url, preset, history, pool, end) for kind, n in kinds for i in range(n)
+        everybody: list[TortureSession | Nemesis] = [
+            kind(f"{kind.__name__.removesuffix('Session').lower()}{i}", url, preset, history, pool, end)
+            for kind, n in kinds
+            for i in range(n)
         ]
         if preset.faults:
             everybody.append(Nemesis(environment, preset, history, end, clients))
@@ -155,7 +157,7 @@ def drain(db: psycopg.Connection, consumer: ConsumerPlan, history: History, quie
             "drain",
             "receive",
             lambda: [
-                Message(*row)
+                HandedMessage(*row)
                 for row in db.execute(
                     "select ack_id, seq, key, data, attempt from headgate.receive(%s, %s, 100, 'drain')",
                     [STREAM, consumer.name],
@@ -165,7 +167,7 @@ def drain(db: psycopg.Connection, consumer: ConsumerPlan, history: History, quie
             n=100,
             acks=[],
         )
-        got: list[Message] = event.answer or []
+        got: list[HandedMessage] = event.answer or []
         if got:
             acks = [m.ack_id for m in got]
             history.call(

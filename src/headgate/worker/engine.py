@@ -5,7 +5,8 @@ can; the *extend loop* extends unfinished deliveries, long before their deadline
 again; the *runners* call the handler; the *watch loop* hands back what waits too long for one, and looks whether the
 database answers.
 Each consumer is a `Subscription`; where there are several, `Turns` says which of them a free handler serves, and how
-many messages each may claim. Where lanes are leased, `Leases` adds heartbeats and says which messages may be handled.
+many messages each may claim. Where lanes are leased, `WorkerLeases` adds heartbeats and says which messages may be
+handled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..maintenance import TRANSIENT_ERRORS, maintain_until
 from .connections import Database, require_connection
 from .handlers import dispatch, is_async, wrapped
 from .inflight import FOREVER, HOLD_SECONDS, Claimed, ClaimLimits
-from .leases import Leases, is_leased, refuse_leases
+from .leases import WorkerLeases, is_leased, refuse_leases
 from .options import Retry, WorkerOptions, WorkerSettings, WorkerStats, checked_weights
 from .runners import Runners, TaskRunners, ThreadRunners
 from .subscription import Subscription
@@ -95,7 +96,7 @@ class Engine:
         self._stopped_at = self._grace_end = FOREVER
         self._stop, self._wake = asyncio.Event(), asyncio.Event()
         self._sleeping_until = -1.0  # when the receive loop wakes by itself; -1 while it is awake
-        self._leases: Leases | None = None  # where lanes are leased
+        self._leases: WorkerLeases | None = None  # where lanes are leased
         connections = 3 if self.consumer.leased else 2  # a heartbeat must not wait for maintenance
         self._database = Database(self.consumer.hg, connections, self._prepare, self._clear_links, self._extra)
 
@@ -144,7 +145,7 @@ class Engine:
         if is_leased(link, self.settings):
             if self._leases is None:
                 subscription = self._subscriptions[0]
-                self._leases = Leases(
+                self._leases = WorkerLeases(
                     link, self.settings, subscription.in_flight, self._runners, self._wake.set, self._extra
                 )
             link.worker_name = self._leases.name

@@ -63,7 +63,7 @@ class Acks:
         self.deadline = min(self.deadline, deadline)
 
 
-class Delivery:
+class ClaimedDelivery:
     """A delivery with messages that are not finished."""
 
     __slots__ = ("deadline", "done", "done_since", "id", "left", "lost", "start_by", "total")
@@ -84,7 +84,7 @@ class Claimed:
 
     __slots__ = ("claimed_at", "delivery", "index", "late", "message", "over", "started")
 
-    def __init__(self, message: Any, delivery: Delivery, index: int = 0, claimed_at: float = 0.0) -> None:
+    def __init__(self, message: Any, delivery: ClaimedDelivery, index: int = 0, claimed_at: float = 0.0) -> None:
         self.message = message
         self.delivery = delivery
         self.index = index  # of the subscription that it is of
@@ -106,7 +106,7 @@ class InFlight:
         self._index = index
         self.ordered = False
         self.has_backoff = False  # the consumer says when failed messages come again
-        self.deliveries: dict[str, Delivery] = {}
+        self.deliveries: dict[str, ClaimedDelivery] = {}
         self.count = 0  # messages in flight
         self._blocked = 0  # those of them that wait for an earlier one of their key
         self._keys: dict[
@@ -153,11 +153,11 @@ class InFlight:
     def take(self, messages: Iterable[Any], deadline: float, start_by: float = FOREVER) -> list[Claimed]:
         """Messages were received; returns those that may run now."""
         ready: list[Claimed] = []
-        d = Delivery("", 0)
+        d = ClaimedDelivery("", 0)
         now = self._clock()
         for m in messages:
             if (id := m.delivery) != d.id:
-                d = self.deliveries[id] = Delivery(id, deadline, start_by)
+                d = self.deliveries[id] = ClaimedDelivery(id, deadline, start_by)
             d.total += 1
             d.left += 1
             self.count += 1
@@ -267,7 +267,7 @@ class InFlight:
         """The lanes of the messages in flight."""
         return {int(id.partition(".")[0]) for id in self.deliveries}
 
-    def lose(self, d: Delivery, running: Iterable[Claimed]) -> None:
+    def lose(self, d: ClaimedDelivery, running: Iterable[Claimed]) -> None:
         """The delivery is not ours any more."""
         d.lost = True
         self.lost += len(d.done)
@@ -304,7 +304,7 @@ class InFlight:
     def _part_waits(self) -> float:
         return FLUSH_AFTER if self.ordered else FLUSH_PART_AFTER
 
-    def _remove(self, d: Delivery) -> None:
+    def _remove(self, d: ClaimedDelivery) -> None:
         """One message of the delivery is no longer in flight."""
         self.count -= 1
         d.left -= 1

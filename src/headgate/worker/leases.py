@@ -60,7 +60,7 @@ def refuse_leases(consumer: Any, settings: WorkerSettings) -> None:
         )
 
 
-class Leases:
+class WorkerLeases:
     """Which lanes a worker may handle messages of, and until when that is sure."""
 
     def __init__(

@@ -29,7 +29,7 @@ MayStart = Callable[[], bool]
 REPEAT_SECONDS = 60.0  # seconds after which it is said again that every handler hangs
 
 
-class Waiting(Protocol):
+class WaitingQueue(Protocol):
     """What waits for a handler, in the order in which it gets one: a deque, or `Turns` of several consumers."""
 
     def __len__(self) -> int: ...
@@ -80,12 +80,12 @@ class TaskRunners:
         count: int,
         timeout: float | None,
         finished: Finished,
-        waiting: Waiting | None = None,
+        waiting: WaitingQueue | None = None,
     ) -> None:
         self._call = call
         self._timeout = timeout
         self._finished = finished
-        self._waiting: Waiting = deque() if waiting is None else waiting
+        self._waiting: WaitingQueue = deque() if waiting is None else waiting
         self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: list[Claimed | None] = [None] * count
         self._dropped: set[int] = set()  # slots whose handler was cancelled, but not they themselves
@@ -195,12 +195,12 @@ class ThreadRunners:
         count: int,
         timeout: float | None,
         finished: Finished,
-        waiting: Waiting | None = None,
+        waiting: WaitingQueue | None = None,
     ) -> None:
         self._call = call
         self._timeout = timeout
         self._finished = finished
-        self._waiting: Waiting = deque() if waiting is None else waiting
+        self._waiting: WaitingQueue = deque() if waiting is None else waiting
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # at least one for each that waits; False: the end
         self._slots: list[Claimed | None] = [None] * count
         self._results: deque[tuple[Claimed, BaseException | None, float]] = deque()

@@ -15,7 +15,7 @@ from ..aio import AsyncConsumer, AsyncHeadgate, AsyncMessage, AsyncStream
 from ..database import statements
 from ..errors import Error
 from ..service import spread
-from .inflight import FLUSH_AFTER, Acks, Claimed, Delivery, InFlight
+from .inflight import FLUSH_AFTER, Acks, Claimed, ClaimedDelivery, InFlight
 from .options import WorkerSettings, WorkerStats
 from .timings import Timings
 
@@ -188,12 +188,12 @@ class Subscription:
             self._nacked += settled.settled
             self._lost += len(ids) - settled.settled
 
-    def due(self, now: float) -> list[Delivery]:
+    def due(self, now: float) -> list[ClaimedDelivery]:
         """The deliveries whose deadline is to be moved."""
         return [d for d in self.in_flight.deliveries.values() if d.deadline - self.ack_wait / 2 <= now and not d.lost]
 
     async def extend(
-        self, link: AsyncConsumer, due: list[Delivery], now: float, running: Callable[[], list[Claimed]]
+        self, link: AsyncConsumer, due: list[ClaimedDelivery], now: float, running: Callable[[], list[Claimed]]
     ) -> None:
         """Moves their deadlines."""
         start_by = self._start_by()

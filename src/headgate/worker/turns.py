@@ -29,7 +29,7 @@ LATELY = 5.0  # seconds for which one that had something to do is reckoned with,
 IDLE = 0.25  # seconds after which a handler without work shows that there is none: every consumer was asked meanwhile
 
 
-class Running:
+class RunningMessage:
     """A message that is being handled."""
 
     __slots__ = ("began", "expected", "is_late")
@@ -50,7 +50,7 @@ class Account:
         self.spent = 0.0  # seconds, of those that have finished
         self.mean: float | None = None  # seconds that a handler takes
         self.longest = 0.0  # the longest that one took lately
-        self.running: dict[Claimed, Running] = {}
+        self.running: dict[Claimed, RunningMessage] = {}
         self._expected = 0.0  # seconds, of those that run and are not late
         self._late, self._late_began = 0, 0.0  # those that are, and the sum of the times at which they began
         self._due: list[tuple[float, int, Claimed]] = []  # a heap: when they will be late
@@ -81,7 +81,7 @@ class Account:
         expected = self.message_cost()
         if self.mean is None and self.running:  # at least as long as the others did
             expected = max(expected, now - next(iter(self.running.values())).began)
-        self.running[claimed] = Running(now, expected)
+        self.running[claimed] = RunningMessage(now, expected)
         self._expected += expected
         self._number += 1
         heappush(self._due, (now + expected, self._number, claimed))

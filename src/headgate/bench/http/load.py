@@ -21,8 +21,8 @@ from headgate.database.encoding import dump_json
 from headgate.errors import Error
 
 from ..contenders import messages
-from ..processes import Failure
-from .wire import LATER, Line, call, open_lines, request
+from ..processes import ProcessFailure
+from .wire import LATER, WireConnection, call, open_lines, request
 
 T = TypeVar("T")
 Action = Literal["single", "traffic", "wake", "hold"]
@@ -83,7 +83,7 @@ def work(pipe: Connection) -> None:
             try:
                 pipe.send(perform(load))
             except Exception:
-                pipe.send(Failure(traceback.format_exc()))
+                pipe.send(ProcessFailure(traceback.format_exc()))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -107,7 +107,7 @@ async def _single(load: Load) -> Found:
         count += begin <= now < end
         return wanted if now < end else None
 
-    lines = [Line(wanted, answered) for _ in range(load.publishers)]
+    lines = [WireConnection(wanted, answered) for _ in range(load.publishers)]
     await open_lines(load.url, lines)
     await asyncio.gather(*(line.done for line in lines))
     return Found(published=count * load.batch / load.seconds)
@@ -121,12 +121,12 @@ class _Traffic:
         self.sent = 0
         self.received = dict.fromkeys(load.consumers, 0)
         self.published, self.delivered = 0, dict.fromkeys(load.consumers, 0)  # in the time that counts
-        self.idle: deque[Line] = deque()  # publishers that are too far ahead
+        self.idle: deque[WireConnection] = deque()  # publishers that are too far ahead
         self.begin = time.monotonic() + min(WARM_UP, load.seconds / 2)
         self.end = self.begin + load.seconds
         self.wanted = _sending(load)
 
-    def publisher(self) -> Line:
+    def publisher(self) -> WireConnection:
         def answered(body: bytes) -> bytes | None:
             now = time.monotonic()
             self.sent += self.load.batch
@@ -139,10 +139,10 @@ class _Traffic:
                 return LATER
             return self.wanted
 
-        line = Line(self.wanted, answered)
+        line = WireConnection(self.wanted, answered)
         return line
 
-    def receiver(self, consumer: str) -> Line:
+    def receiver(self, consumer: str) -> WireConnection:
         path = f"/api/streams/{self.load.stream}/consumers/{consumer}/receive?batch_size={self.load.batch}"
         path += f"&wait_ms={WAIT_MS}"
 
@@ -158,7 +158,7 @@ class _Traffic:
                 return None
             return request(self.load.token, "POST", path, b'{"ack_ids":[' + b",".join(ids) + b"]}")
 
-        return Line(request(self.load.token, "POST", path), answered)
+        return WireConnection(request(self.load.token, "POST", path), answered)
 
 
 async def _traffic(load: Load) -> Found:
@@ -188,10 +188,10 @@ async def _wake(load: Load) -> Found:
         commits.put_nowait(time.monotonic())
         return LATER
 
-    poll = Line(request(load.token, "POST", f"{path}?wait_ms=0"), polled)
+    poll = WireConnection(request(load.token, "POST", f"{path}?wait_ms=0"), polled)
     await open_lines(load.url, [poll])
     _, ids = await _next(arrivals, poll)
-    sender = Line(_sending(load), committed)
+    sender = WireConnection(_sending(load), committed)
     await open_lines(load.other or load.url, [sender])
     await _next(commits, sender)
     times = []
@@ -213,7 +213,7 @@ async def _wake(load: Load) -> Found:
     return Found(times=tuple(times))
 
 
-async def _next(queue: asyncio.Queue[T], line: Line) -> T:
+async def _next(queue: asyncio.Queue[T], line: WireConnection) -> T:
     """What comes next, unless the connection fails."""
     getting: asyncio.Future[Any] = asyncio.ensure_future(queue.get())
     await asyncio.wait({getting, line.done}, timeout=_LATEST, return_when=asyncio.FIRST_COMPLETED)
@@ -236,7 +236,7 @@ async def _hold(load: Load) -> Found:
     for number in range(load.count):
         consumer = load.consumers[number % len(load.consumers)]
         path = f"/api/streams/{load.stream}/consumers/{consumer}/receive?wait_ms=60000"
-        polls.append(Line(request(load.token, "GET", path), answered))
+        polls.append(WireConnection(request(load.token, "GET", path), answered))
     await open_lines(load.url, polls)
     try:
         await _until_waiting(load)

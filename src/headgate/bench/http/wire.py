@@ -15,11 +15,11 @@ Answered = Callable[[bytes], bytes | None]  # told the body of an answer; return
 LATER = b""  # instead of the next request: it comes with `send`
 
 
-class Failed(Exception):
+class CallFailed(Exception):
     """An answer that is not a success, or a connection that ended."""
 
 
-class Line(asyncio.Protocol):
+class WireConnection(asyncio.Protocol):
     """One connection that is kept: a request, its answer, the next. It is done when there is no next one."""
 
     def __init__(self, first: bytes, answered: Answered) -> None:
@@ -46,7 +46,7 @@ class Line(asyncio.Protocol):
         self._buffer = b""
         body = buffer[end : end + length]
         if buffer[9:10] != b"2":
-            self._end(Failed(f"{buffer[9:12].decode()}: {body[:500].decode(errors='replace')}"))
+            self._end(CallFailed(f"{buffer[9:12].decode()}: {body[:500].decode(errors='replace')}"))
             return
         try:
             following = self._answered(body)
@@ -59,7 +59,7 @@ class Line(asyncio.Protocol):
             self._transport.write(following)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end(Failed(f"the connection was lost: {error}"))
+        self._end(CallFailed(f"the connection was lost: {error}"))
 
     def send(self, request: bytes) -> None:
         """A request beside the turn of answers: the last one must have been answered."""
@@ -85,7 +85,7 @@ def _length(buffer: bytes, end: int) -> int:
     return int(buffer[at : buffer.find(b"\r", at)]) if at >= 16 else 0
 
 
-async def open_lines(url: str, lines: list[Line]) -> None:
+async def open_lines(url: str, lines: list[WireConnection]) -> None:
     """Connects them all, and with that sends their first requests."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ async def open_lines(url: str, lines: list[Line]) -> None:
         await asyncio.gather(*made)
 
 
-def _given(line: Line) -> Line:
+def _given(line: WireConnection) -> WireConnection:
     return line
 
 
@@ -110,7 +110,7 @@ def request(token: str, method: str, path: str, body: Any = None) -> bytes:
 async def call(url: str, wanted: bytes) -> bytes:
     """One request on a connection of its own; its answer's body."""
     bodies: list[bytes] = []
-    line = Line(wanted, bodies.append)
+    line = WireConnection(wanted, bodies.append)
     await open_lines(url, [line])
     await line.done
     return bodies[0]

@@ -20,7 +20,7 @@ from ...spark.source import Mark, later
 from ..compaction import MANY, compact
 from ..growing_table import GrowingTable
 from ..run import Job, Progress, now
-from ..spans import Spans, refuse_mark_of_another_stream
+from ..spans import BatchSpans, refuse_mark_of_another_stream
 from ..spark_ui import describe
 from ..spec import Archive
 from ..vacuum import Vacuum
@@ -37,7 +37,7 @@ def run(pipeline: Archive, job: Job) -> None:
         stream=pipeline.stream, pipeline=pipeline.name, grows=True,
     )  # fmt: skip
     table = GrowingTable(pipeline, job, lake)
-    spans = Spans(job, pipeline)
+    spans = BatchSpans(job, pipeline)
     writer = lake.writer(pipeline.name)
     table.prepare(writer)
     mark = _position(pipeline, job, spans, writer)
@@ -82,7 +82,7 @@ def columns(pipeline: Archive) -> pa.Schema:
     return pa.schema([*ARROW, *(f for f in DERIVED if f.name in pipeline.partition_by)])
 
 
-def _position(pipeline: Archive, job: Job, spans: Spans, writer: Writer) -> Mark:
+def _position(pipeline: Archive, job: Job, spans: BatchSpans, writer: Writer) -> Mark:
     """Where to go on: what the table says, or the database, when it is later, or the table's own words are too old."""
     if writer.batch < 0:
         return spans.mark(pipeline.start)

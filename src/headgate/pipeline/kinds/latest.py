@@ -20,7 +20,7 @@ from ...spark import MESSAGE, with_data
 from ...spark.source import Mark
 from ..merge import BUCKET, by_bucket, counted, merge_format
 from ..run import Job, Progress, now
-from ..spans import Span, Spans, refuse_mark_of_another_stream
+from ..spans import BatchSpan, BatchSpans, refuse_mark_of_another_stream
 from ..spark_ui import describe, observed
 from ..spec import Latest
 from ..tasks import cores, frame
@@ -33,7 +33,7 @@ KEPT = ("key", "seq", "data", "headers", "channel", "created_at")
 
 def run(pipeline: Latest, job: Job) -> None:
     """Brings the table up to date, or keeps it so."""
-    spans = Spans(job, pipeline)
+    spans = BatchSpans(job, pipeline)
     lake, buckets = table_of(pipeline, job)
     writer = lake.writer(pipeline.name)
     mark = _position(pipeline, spans, writer)
@@ -97,7 +97,7 @@ def columns(pipeline: Latest, job: Job) -> pa.Schema:
     return decoded.select(*KEPT).toArrow().schema
 
 
-def reduced(pipeline: Latest, job: Job, span: Span, buckets: int) -> Any:
+def reduced(pipeline: Latest, job: Job, span: BatchSpan, buckets: int) -> Any:
     """The last message of each key in a span, with `gone` for a tombstone and how many messages there were of it; rows
     of one bucket in one task, and one after the other."""
     url, parts = job.url, span.parts
@@ -125,7 +125,7 @@ def merge(job: Job, lake: LakeTable, changes: Any, writer: Writer) -> tuple[int,
     return counted(lake.writer(writer.name).state)
 
 
-def _position(pipeline: Latest, spans: Spans, writer: Writer) -> Mark:
+def _position(pipeline: Latest, spans: BatchSpans, writer: Writer) -> Mark:
     if writer.batch < 0:
         return spans.mark(pipeline.start)
     if writer.state is None:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...errors import InvalidArgument
-from ...lake.files import File, read_files
+from ...lake.files import DataFile, read_files
 from ...lake.table import existing, files_of, schema_of
 from ...spark.keys import check_names, matching, pattern, renamed
 from ...spark.messages import MESSAGE
@@ -38,7 +38,7 @@ COLUMNS = (*MESSAGE.names, "date", "hour")
 SENT = ("key", "data", "headers", "channel")
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReplayPlan(msgspec.Struct, frozen=True):
     """How the table is cut into batches. It is kept, because a restart has to cut it the same way."""
 
     spec: str
@@ -60,7 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 def run(pipeline: Replay, job: Job) -> None:
     """Sends what the table has and the stream has not yet."""
-    table = Source(pipeline, job)
+    table = LakeSource(pipeline, job)
     writer = f"replay {pipeline.name}"
     done = job.hg.run("select headgate.last_written(%s, %s)", (pipeline.stream, writer))[0][0]
     table.try_out()  # a plan that was made for a condition which does not work would bind the one that does
@@ -85,7 +85,7 @@ def run(pipeline: Replay, job: Job) -> None:
         job.say(Progress(batch, rows, total, rows / took, note=f"of {plan.batches} batches"))
 
 
-class Source:
+class LakeSource:
     """The table, as far as it is wanted."""
 
     def __init__(self, pipeline: Replay, job: Job) -> None:
@@ -164,7 +164,7 @@ class Source:
             found = found & (pc.field("created_at") < self._until)
         return found
 
-    def _wanted(self, file: File) -> bool:
+    def _wanted(self, file: DataFile) -> bool:
         """Whether a file may have messages of the time that is asked for."""
         least, greatest = file.least.get("created_at"), file.greatest.get("created_at")
         if least is None or greatest is None:
@@ -176,12 +176,12 @@ class Source:
 PRECISION = datetime.timedelta(milliseconds=1)  # of the times in the table's log, which are cut
 
 
-def _plan(pipeline: Replay, path: Path, table: Source, done: int | None) -> Plan:
+def _plan(pipeline: Replay, path: Path, table: LakeSource, done: int | None) -> ReplayPlan:
     """The plan of the first start. A pipeline that was changed since then is another one."""
     what = {k: v for k, v in msgspec.to_builtins(pipeline).items() if k not in ("checkpoint", "rate", "rows_per_batch")}
     spec = msgspec.json.encode(what, order="deterministic").decode()
     if path.exists():
-        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+        plan = msgspec.json.decode(path.read_bytes(), type=ReplayPlan)
         if plan.spec != spec:
             raise InvalidArgument(
                 f"the pipeline {pipeline.name} was changed after it had begun",
@@ -197,7 +197,7 @@ def _plan(pipeline: Replay, path: Path, table: Source, done: int | None) -> Plan
     width = pipeline.rows_per_batch or ROWS
     if pipeline.rate is not None:
         width = min(width, max(2 * pipeline.rate, 100))  # a batch is sent at once: small ones come closer to the rate
-    plan = Plan(spec, first, end, width)
+    plan = ReplayPlan(spec, first, end, width)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     with new.open("wb") as out:
@@ -208,7 +208,7 @@ def _plan(pipeline: Replay, path: Path, table: Source, done: int | None) -> Plan
     return plan
 
 
-def _overlaps(file: File, first: int, end: int) -> bool:
+def _overlaps(file: DataFile, first: int, end: int) -> bool:
     return bool(file.least.get("seq", first) < end and file.greatest.get("seq", first) >= first)
 
 

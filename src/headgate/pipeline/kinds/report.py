@@ -77,7 +77,7 @@ NOTHING = Volume(0, 0, (0.0, 0.0, 0.0), 0, 0)
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedMessages:
     """Dead letters of one consumer, channel and reason in one bucket. Ages are seconds from sending to giving up."""
 
     at: datetime
@@ -123,14 +123,14 @@ class Moment:
 
 
 @dataclass
-class Figures:
+class ReportFigures:
     """All that is known of one stream."""
 
     stream: str
     total: Volume = NOTHING
     buckets: dict[datetime, Volume] = field(default_factory=dict)
     channels: dict[tuple[datetime, str | None], Volume] = field(default_factory=dict)
-    failed: list[Failed] = field(default_factory=list)
+    failed: list[FailedMessages] = field(default_factory=list)
     timed: list[Timed] = field(default_factory=list)
     consumers: list[Moment] = field(default_factory=list)
     history: bool = False
@@ -162,7 +162,7 @@ def run(pipeline: Report, job: Job) -> None:
         if job.stopping():
             return
         began = time.monotonic()
-        figures = Figures(name, history=archived[name])
+        figures = ReportFigures(name, history=archived[name])
         _count(pipeline, job, figures, time_cut)
         dead = letters.get(name)
         figures.failed = _failed(pipeline, job, dead, time_cut) if dead is not None else []
@@ -213,7 +213,7 @@ def _bucket(column: Any, time: Buckets) -> Any:
     return (f.floor((f.unix_timestamp(column) - origin) / step) * step + origin).cast("long")
 
 
-def _count(pipeline: Report, job: Job, figures: Figures, time: Buckets) -> None:
+def _count(pipeline: Report, job: Job, figures: ReportFigures, time: Buckets) -> None:
     """Counts messages in one pass: by bucket and channel, by bucket, and all."""
     from pyspark.sql import functions as f
 
@@ -243,7 +243,7 @@ def _count(pipeline: Report, job: Job, figures: Figures, time: Buckets) -> None:
             figures.channels[_at(r.bucket), r.channel] = volume
 
 
-def _failed(pipeline: Report, job: Job, dead: str, time: Buckets) -> list[Failed]:
+def _failed(pipeline: Report, job: Job, dead: str, time: Buckets) -> list[FailedMessages]:
     from pyspark.sql import functions as f
 
     letters = _messages(pipeline, job, dead, "headers").withColumn("h", f.from_json("headers", DEAD))
@@ -261,7 +261,9 @@ def _failed(pipeline: Report, job: Job, dead: str, time: Buckets) -> list[Failed
         f.percentile_approx(age, list(PERCENTILES)).alias("ages"),
     )
     rows = [
-        Failed(_at(r.bucket), r.consumer or "", r.channel, r.reason, r.messages, r.attempts or 0, tuple(r.ages or ()))
+        FailedMessages(
+            _at(r.bucket), r.consumer or "", r.channel, r.reason, r.messages, r.attempts or 0, tuple(r.ages or ())
+        )
         for r in counted.collect()
         if r.bucket is not None
     ]

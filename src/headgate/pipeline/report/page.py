@@ -8,7 +8,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from ..kinds.report import REASONS, Failed, Figures, Timed
+from ..kinds.report import REASONS, FailedMessages, ReportFigures, Timed
 from .charts import COLORS, Series, bars, legend, lines, spark
 from .style import STYLE
 from .units import NONE, Buckets, amount, duration, each, rate, size
@@ -30,7 +30,7 @@ class Html(str):
     """Text that is HTML already."""
 
 
-def page(found: Sequence[Figures], time: Buckets, at: datetime, since: str | None, until: str | None) -> str:
+def page(found: Sequence[ReportFigures], time: Buckets, at: datetime, since: str | None, until: str | None) -> str:
     """The whole page."""
     span = f"from {since or 'the beginning'} to {until or 'now'}, made {at:%d %b %Y %H:%M} UTC, by {time.called}"
     body = [
@@ -55,7 +55,7 @@ def page(found: Sequence[Figures], time: Buckets, at: datetime, since: str | Non
     )
 
 
-def _compared(found: Sequence[Figures], time: Buckets) -> str:
+def _compared(found: Sequence[ReportFigures], time: Buckets) -> str:
     """All streams in one plot and one table, those with the most messages first."""
     ranked = sorted(found, key=lambda f: -f.total.messages)
     everything = sum(f.total.messages for f in found) or 1
@@ -88,7 +88,7 @@ def _compared(found: Sequence[Figures], time: Buckets) -> str:
     return f'<h2>Streams compared</h2>{plot}<div class="card wide">{_rows(head, rows, 2)}</div>'
 
 
-def _stream(figures: Figures, time: Buckets, found: Sequence[Figures]) -> str:
+def _stream(figures: ReportFigures, time: Buckets, found: Sequence[ReportFigures]) -> str:
     lake = ", with what its archive has" if figures.history else ""
     total = figures.total
     head = (
@@ -117,7 +117,7 @@ def _stream(figures: Figures, time: Buckets, found: Sequence[Figures]) -> str:
     return f'{head}<div class="cards">{"".join(cards)}</div>{"".join(below)}{tables}'
 
 
-def _volumes(figures: Figures, time: Buckets) -> str:
+def _volumes(figures: ReportFigures, time: Buckets) -> str:
     values: dict[str, dict[datetime, float]] = {}
     for (at, channel), volume in figures.channels.items():
         values.setdefault(_channel(channel), {})[at] = volume.messages
@@ -129,14 +129,14 @@ def _volumes(figures: Figures, time: Buckets) -> str:
     )
 
 
-def _sizes(figures: Figures, time: Buckets) -> str:
+def _sizes(figures: ReportFigures, time: Buckets) -> str:
     names = ("p50", "p95", "p99")
     series = [(name, {at: v.sizes[n] for at, v in figures.buckets.items()}) for n, name in enumerate(names)]
     plot = lines(series, time, "size of data", size)
     return f'<div class="card"><h3>Size of data by {time.called}</h3>{legend(names)}{plot}</div>'
 
 
-def _table(figures: Figures, time: Buckets) -> str:
+def _table(figures: ReportFigures, time: Buckets) -> str:
     if not figures.channels:
         return ""
     known = sorted(figures.channels.items(), key=lambda v: (v[0][0], v[0][1] or ""))
@@ -177,7 +177,7 @@ def _latency_table(timed: Sequence[Timed], time: Buckets) -> str:
     )
 
 
-def _consumers(figures: Figures) -> str:
+def _consumers(figures: ReportFigures) -> str:
     if not figures.consumers:
         return ""
     rows = [
@@ -192,7 +192,7 @@ def _consumers(figures: Figures) -> str:
     return f'<div class="card"><h3>Consumers at this moment</h3>{_rows(head, rows, 1)}</div>'
 
 
-def _dead_plot(failed: Sequence[Failed], time: Buckets) -> str:
+def _dead_plot(failed: Sequence[FailedMessages], time: Buckets) -> str:
     values: dict[str, dict[datetime, float]] = {name: {} for name in _sums(failed, lambda d: d.consumer)}
     for d in failed:
         mine = values[d.consumer]
@@ -202,7 +202,7 @@ def _dead_plot(failed: Sequence[Failed], time: Buckets) -> str:
     return f'<div class="card"><h3>Dead letters by {time.called}</h3>{legend([n for n, _ in series])}{plot}</div>'
 
 
-def _reasons(failed: Sequence[Failed]) -> str:
+def _reasons(failed: Sequence[FailedMessages]) -> str:
     rows: list[Sequence[Any]] = []
     for (reason, consumer, channel), count in list(_sums(failed, _why).items())[:REASONS]:
         mine = [d for d in failed if _why(d) == (reason, consumer, channel)]
@@ -216,11 +216,11 @@ def _reasons(failed: Sequence[Failed]) -> str:
     return f'<div class="card"><h3>Why messages died</h3>{_rows(head, rows, 3, long=True)}</div>'
 
 
-def _why(d: Failed) -> tuple[str, str, str | None]:
+def _why(d: FailedMessages) -> tuple[str, str, str | None]:
     return d.reason, d.consumer, d.channel
 
 
-def _sums(failed: Iterable[Failed], by: Callable[[Failed], Any]) -> dict[Any, int]:
+def _sums(failed: Iterable[FailedMessages], by: Callable[[FailedMessages], Any]) -> dict[Any, int]:
     """Dead letters by something, the most first."""
     totals: Counter[Any] = Counter()
     for d in failed:
@@ -241,17 +241,17 @@ def _largest(values: Mapping[str, dict[datetime, float]]) -> list[Series]:
     return [*kept, (f"{len(names) - COLORS + 1} others", others)]
 
 
-def _average(messages: int, found: Sequence[Figures], time: Buckets) -> float:
+def _average(messages: int, found: Sequence[ReportFigures], time: Buckets) -> float:
     """Messages a second, over the time in which any stream had some."""
     known = {at for f in found for at in f.buckets}
     return messages / (max(known) - min(known) + time.step).total_seconds() if known else 0
 
 
-def _size(figures: Figures, percentile: int) -> str:
+def _size(figures: ReportFigures, percentile: int) -> str:
     return size(figures.total.sizes[percentile]) if figures.total.messages else NONE
 
 
-def _peak(figures: Figures, time: Buckets) -> float:
+def _peak(figures: ReportFigures, time: Buckets) -> float:
     return max((v.messages for v in figures.buckets.values()), default=0) / time.step.total_seconds()
 
 
@@ -273,7 +273,7 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[Any]], texts: int, *, lon
     return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _anchor(found: Sequence[Figures], figures: Figures) -> str:
+def _anchor(found: Sequence[ReportFigures], figures: ReportFigures) -> str:
     return f"stream-{found.index(figures) + 1}"
 
 

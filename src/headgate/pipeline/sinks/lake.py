@@ -10,18 +10,18 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from ...lake.columns import stored
-from ...lake.files import File, write_files
+from ...lake.files import DataFile, write_files
 from ...lake.storage import Location
 from ...lake.table import LakeTable
 from ...spark.sink import this_batch
 
 
 @dataclass
-class Files(WriterCommitMessage):
+class WrittenFiles(WriterCommitMessage):
     """What one task has written."""
 
     writer: str
-    files: list[File] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
@@ -32,10 +32,10 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         query, _ = this_batch()
-        return Files(query, list(write_files(self._lake.location, self._lake.schema, (), iterator)))
+        return WrittenFiles(query, list(write_files(self._lake.location, self._lake.schema, (), iterator)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        written = [m for m in messages if isinstance(m, Files)]
+        written = [m for m in messages if isinstance(m, WrittenFiles)]
         if any(m.files for m in written):
             self._lake.add([file for m in written for file in m.files], written[0].writer, batchId)
 

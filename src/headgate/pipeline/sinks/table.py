@@ -35,7 +35,7 @@ ROW = "headgate_row"  # what numbers staged rows
 
 
 @dataclass(frozen=True)
-class Table:
+class TargetTable:
     """A table of PostgreSQL."""
 
     url: Secret
@@ -54,15 +54,15 @@ class Table:
         return f"headgate_{hashlib.sha256(f'{query} {self.schema}.{self.name}'.encode()).hexdigest()[:16]}_"
 
 
-def table(url: Secret, given: str, keys: Sequence[str] | None = None) -> Table:
+def table(url: Secret, given: str, keys: Sequence[str] | None = None) -> TargetTable:
     """The table of that name: orders, or sales.orders."""
     parts = given.split(".")
     if len(parts) > 2 or not all(parts):
         raise InvalidArgument(f'"{given}" is not the name of a table', hint="write schema.table")
-    return Table(url, parts[0] if len(parts) == 2 else "public", parts[-1], tuple(keys or ()))
+    return TargetTable(url, parts[0] if len(parts) == 2 else "public", parts[-1], tuple(keys or ()))
 
 
-def prepare(target: Table, columns: t.StructType) -> None:
+def prepare(target: TargetTable, columns: t.StructType) -> None:
     """Makes the table if it is not there; an error when the rows do not fit into it."""
     kinds = {field.name: kind(field) for field in columns}
     missing = [name for name in target.keys if name not in kinds]
@@ -84,7 +84,7 @@ def prepare(target: Table, columns: t.StructType) -> None:
         )
 
 
-def check_schema(target: Table) -> None:
+def check_schema(target: TargetTable) -> None:
     """An error when the schema that the table is to be in is not there."""
     with psycopg.connect(plain(target.url)) as connection:
         name = sql.Identifier(target.schema).as_string(connection)
@@ -106,7 +106,7 @@ def kind(field: t.StructField) -> str:
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedRows(WriterCommitMessage):
     """What one task has staged."""
 
     writer: str
@@ -117,7 +117,7 @@ class Staged(WriterCommitMessage):
 class TableWriter(DataSourceStreamArrowWriter):
     """Tasks stage, the driver loads."""
 
-    def __init__(self, target: Table, columns: t.StructType) -> None:
+    def __init__(self, target: TargetTable, columns: t.StructType) -> None:
         self._target = replace(target, url=plain(target.url))
         self._kinds = {field.name: kind(field) for field in columns}
 
@@ -126,7 +126,7 @@ class TableWriter(DataSourceStreamArrowWriter):
         name = f"{self._target.staged(query)}{batch}_{uuid.uuid4().hex[:8]}"
         first = next(iterator, None)
         if first is None:
-            return Staged(query, "", 0)
+            return StagedRows(query, "", 0)
         kinds = {n: "text" if k.startswith("numeric") else k for n, k in self._kinds.items()}
         columns = [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(k)) for n, k in kinds.items()]
         # a table does not keep the order in which rows are written
@@ -140,10 +140,10 @@ class TableWriter(DataSourceStreamArrowWriter):
         reader = pa.RecordBatchReader.from_batches(schema, staged)
         with rows(self._target.url) as cursor:
             count = cursor.adbc_ingest(name, reader, mode="append", db_schema_name=self._target.schema)
-        return Staged(query, name, count)
+        return StagedRows(query, name, count)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        staged = [m for m in messages if isinstance(m, Staged) and m.count]
+        staged = [m for m in messages if isinstance(m, StagedRows) and m.count]
         if not staged:
             return
         target = self._target
@@ -161,7 +161,7 @@ class TableWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Undoes nothing: it is also called after a commit that did take effect. A later batch drops what is left."""
 
-    def _load(self, connection: psycopg.Connection, staged: Sequence[Staged]) -> None:
+    def _load(self, connection: psycopg.Connection, staged: Sequence[StagedRows]) -> None:
         target, names = self._target, list(self._kinds)
         there = _columns(connection, target)
         for s in staged:
@@ -187,11 +187,11 @@ class TableWriter(DataSourceStreamArrowWriter):
             )
         )  # fmt: skip
 
-    def _staging(self, staged: Staged) -> sql.Identifier:
+    def _staging(self, staged: StagedRows) -> sql.Identifier:
         return sql.Identifier(self._target.schema, staged.name)
 
 
-def table_format(target: Table) -> type[DataSource]:
+def table_format(target: TargetTable) -> type[DataSource]:
     """A format that writes to this table."""
 
     class TableDataSource(DataSource):
@@ -210,7 +210,7 @@ def _staged_as(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_decimal(kind) else kind
 
 
-def _columns(connection: psycopg.Connection, target: Table) -> dict[str, str]:
+def _columns(connection: psycopg.Connection, target: TargetTable) -> dict[str, str]:
     """The columns of a table and their types; none when there is no such table."""
     query = """select attname, format_type(atttypid, atttypmod) from pg_attribute
                 where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped order by attnum"""
@@ -225,7 +225,7 @@ def _replace(names: Sequence[str], keys: Sequence[str]) -> sql.Composable:
     return sql.SQL("on conflict ({}) do {}").format(_names(keys), action)
 
 
-def _drop_staged(connection: psycopg.Connection, target: Table, query: str, batch: int) -> None:
+def _drop_staged(connection: psycopg.Connection, target: TargetTable, query: str, batch: int) -> None:
     """Removes what a query has staged for this batch and those before."""
     begin = target.staged(query)
     found = connection.execute(

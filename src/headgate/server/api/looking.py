@@ -20,7 +20,10 @@ routes = Routes()
 
 @routes.route("GET", "/api/overview", scope="monitor", query=OverviewQuery, answer=Overview)
 async def get_overview(call: Call) -> Overview:
-    """Streams and consumers, those in trouble first, and what they make together. At most a second old."""
+    """Streams and consumers, those in trouble first, and what they make together, as at `at`.
+
+    That is a second ago, or, where looking takes long, up to sixty times as long.
+    """
     q: OverviewQuery = call.query
     at, all_streams, all_consumers = await call.server.overview.get()
     streams = [s for s in all_streams if call.caller.may_use(s.name)]
@@ -117,7 +120,7 @@ async def get_consumer_history(call: Call) -> list[Past]:
 
 async def _past(call: Call, stream: str | None, consumer: str | None) -> list[Past]:
     since = f"{call.query.minutes} minutes"
-    return [Past(*row) for row in await call.server.hg.run(statements.HISTORY, (stream, consumer, since))]
+    return [Past(*row) for row in await call.server.histories.get(stream, consumer, since)]
 
 
 @routes.route("GET", "/api/streams/{stream}/position", scope="monitor", query=PositionQuery, answer=Position)

@@ -16,7 +16,7 @@ from headgate.database.encoding import dump_json
 from headgate.errors import ConnectionFailed, Error
 from headgate.types import Outgoing
 
-from ..record import LOST, Message, Problem, Sent, problem_of
+from ..record import LOST, CallError, HandedMessage, Sent, problem_of
 
 REQUEST_TIMEOUT = 30.0
 T = TypeVar("T")
@@ -60,9 +60,9 @@ class Sdk:
 
     def receive(
         self, consumer: str, n: int, acks: list[str], wait: float, ack_wait: float | None = None
-    ) -> list[Message]:
+    ) -> list[HandedMessage]:
         got = self.consumers[consumer].receive(n, acks=acks, wait=wait, ack_wait=ack_wait)
-        return [Message(m.ack_id, m.seq, m.key, m.text, m.attempt) for m in got]
+        return [HandedMessage(m.ack_id, m.seq, m.key, m.text, m.attempt) for m in got]
 
     def settle(self, kind: str, consumer: str, acks: list[str], seconds: float | None) -> tuple[int, int]:
         more = {} if seconds is None else {"by" if kind == "extend" else "delay": seconds}
@@ -122,7 +122,7 @@ class Http:
             self.connection = None
             raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
         if answer.status != 200:
-            raise Refused(answer.status, **json.loads(content)["error"])
+            raise RefusedRequest(answer.status, **json.loads(content)["error"])
         return bytes(msgspec.json.decode(content, type=dict[str, msgspec.Raw])["data"])
 
     def text(self, data: dict[str, Any]) -> str:
@@ -134,12 +134,15 @@ class Http:
 
     def receive(
         self, consumer: str, n: int, acks: list[str], wait: float, ack_wait: float | None = None
-    ) -> list[Message]:
+    ) -> list[HandedMessage]:
         path = f"consumers/{consumer}/receive?batch_size={n}&wait_ms={round(1000 * wait)}"
         if ack_wait is not None:
             path += f"&ack_wait_ms={round(1000 * ack_wait)}"
         got = msgspec.json.decode(self.post(path, {"ack_ids": acks}), type=list[Delivered])
-        return [Message(d.ack_id, d.message.seq, d.message.key, bytes(d.message.data).decode(), d.attempt) for d in got]
+        return [
+            HandedMessage(d.ack_id, d.message.seq, d.message.key, bytes(d.message.data).decode(), d.attempt)
+            for d in got
+        ]
 
     def settle(self, kind: str, consumer: str, acks: list[str], seconds: float | None) -> tuple[int, int]:
         more = {} if seconds is None else {"by_ms" if kind == "extend" else "delay_ms": round(1000 * seconds)}
@@ -156,23 +159,23 @@ class Http:
         return int(json.loads(self.post(f"consumers/{consumer}/replay", {"seqs": seqs}))["replayed"])
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """An answer other than success."""
 
     def __init__(self, status: int, code: str, message: str, hint: str | None) -> None:
         super().__init__(message)
         codes = {"database_away": LOST, "conflict": "40001"}
-        self.problem = Problem(codes.get(code, f"HTTP {status} {code}"), message, hint)
+        self.problem = CallError(codes.get(code, f"HTTP {status} {code}"), message, hint)
 
 
-def problem_with(error: Exception) -> Problem:
+def problem_with(error: Exception) -> CallError:
     """What an error says; one that says nothing of what became of the call is LOST."""
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedRequest):
         return error.problem
     if isinstance(error, ConnectionFailed):
-        return Problem(LOST, error.message, error.hint)
+        return CallError(LOST, error.message, error.hint)
     cause = error if isinstance(error, psycopg.Error) else error.__cause__
     if isinstance(cause, psycopg.Error):
         return problem_of(cause)
     assert isinstance(error, Error)
-    return Problem(error.sqlstate or type(error).__name__, error.message, error.hint)
+    return CallError(error.sqlstate or type(error).__name__, error.message, error.hint)

@@ -30,8 +30,8 @@ import headgate
 from headgate.aio import AsyncHeadgate
 from headgate.errors import Error
 
-from ..record import LOST, Message, Problem, Sent
-from .callers import Http, Place, Refused, Sdk, insist, problem_with
+from ..record import LOST, CallError, HandedMessage, Sent
+from .callers import Http, Place, RefusedRequest, Sdk, insist, problem_with
 
 POLLS = (0.0, 0.0, 0.1, 0.5)  # seconds that a receive waits
 JUMPS = (-86_400.0, -5.0, 5.0, 86_400.0)
@@ -67,7 +67,7 @@ class CallLog:
         self._write([number, "asked", at or time.monotonic(), kind, consumer, asked])
         return number
 
-    def answered(self, number: int, answer: Any, problem: Problem | None = None) -> None:
+    def answered(self, number: int, answer: Any, problem: CallError | None = None) -> None:
         self._write([number, "answered", time.monotonic(), answer, problem])
 
     def _write(self, line: list[Any]) -> None:
@@ -85,7 +85,7 @@ class Client:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.plan.seed)
-        self.held: dict[str, list[Message]] = {name: [] for name in self.plan.consumers}
+        self.held: dict[str, list[HandedMessage]] = {name: [] for name in self.plan.consumers}
         self.sent = 0
         self.is_over = False
         self.seen: list[int] = []  # seqs that it has met last
@@ -104,7 +104,7 @@ class Client:
         number = self.log.asked(kind, consumer, asked)
         try:
             answer = ask()
-        except (Error, psycopg.Error, Refused) as error:
+        except (Error, psycopg.Error, RefusedRequest) as error:
             problem = problem_with(error)
             self.log.answered(number, None, problem)
             if problem.state == LOST:

@@ -26,7 +26,7 @@ import msgspec
 import psycopg
 
 from ..presets.preset import STREAM, Preset
-from ..record import LOST, Event, History, Message, Problem, Sent
+from ..record import LOST, CallError, Event, HandedMessage, History, Sent
 from .client import ClientPlan
 
 MODULE = "headgate.torture.clients.client"
@@ -35,7 +35,7 @@ GRACE = 2.0  # seconds that a server may take for a request whose caller is gone
 PATIENCE = 30.0  # for a process to begin or to end
 SESSIONS = "select pid from pg_stat_activity where application_name = %s and datname = current_database()"
 OF_SERVER = "headgate"  # what the sessions of `headgate up` are called
-UNASKED = Problem(LOST, "its process was killed before an answer came", None)
+UNASKED = CallError(LOST, "its process was killed before an answer came", None)
 
 
 def missing_for(preset: Preset) -> str | None:
@@ -70,7 +70,7 @@ class ClientProcesses:
         self.random = random.Random(f"{history.seed}/{preset.name}/clients")
         self.running: list[ClientProcess] = []
         self.over: list[ClientProcess] = []
-        self.server: Server | None = None
+        self.server: ServerProcess | None = None
 
     @contextmanager
     def at_work(self) -> Iterator[ClientProcesses]:
@@ -79,7 +79,7 @@ class ClientProcesses:
             self.directory = Path(directory)
             try:
                 if "http" in self.preset.clients:
-                    self.server = Server(self.url, self.directory)
+                    self.server = ServerProcess(self.url, self.directory)
                     self.server.start()
                 for kind, number in self.preset.clients.items():
                     for i in range(number):
@@ -193,7 +193,7 @@ class ClientProcesses:
                 event = events[number]
                 event.answered = self.history.at(at)
                 event.answer = read_answer(event.kind, answer)
-                event.problem = None if problem is None else Problem(*problem)
+                event.problem = None if problem is None else CallError(*problem)
                 if client.kind == "http" and event.lost:
                     event.answered = self.surely_over(event)
         return list(events.values())
@@ -206,7 +206,7 @@ class ClientProcesses:
 
 def read_answer(kind: str, answer: Any) -> Any:
     if kind == "receive":
-        return [Message(*m) for m in answer or []]
+        return [HandedMessage(*m) for m in answer or []]
     return tuple(answer) if isinstance(answer, list) and kind != "send" else answer
 
 
@@ -241,7 +241,7 @@ def wait_until(is_so: Callable[[], bool], otherwise: str) -> None:
         time.sleep(0.01)
 
 
-class Server:
+class ServerProcess:
     """`headgate up`."""
 
     def __init__(self, url: str, directory: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ..record import FIXED, Event
 from .choosing import chooses
-from .reading import Finding, Handed, Log, Reading, names
+from .reading import ConsumerHistory, Handed, Log, Violation, names
 
 
-def wrong_count(reading: Reading, log: Log) -> Iterator[Finding]:
+def wrong_count(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """An answer whose numbers do not add up to what was asked, or count messages that were settled before."""
     for event in reading.of("ack", "nack", "release", "extend"):
         asked = names(event)
@@ -28,7 +28,7 @@ def wrong_count(reading: Reading, log: Log) -> Iterator[Finding]:
             text = f"and at most {len(left)} were left"
         else:
             continue
-        yield Finding(
+        yield Violation(
             "wrong count",
             f"{event.session}'s {event.kind} of {', '.join(asked[:8])} at {event.called:.3f} answered {done} and "
             f"{stale} stale, {text}",
@@ -44,7 +44,7 @@ def is_trimmed(event: Event) -> bool:
     return "others" in event.asked or "other_acks" in event.asked
 
 
-def _is_over(reading: Reading, handed: Handed, settling: Event, event: Event) -> bool:
+def _is_over(reading: ConsumerHistory, handed: Handed, settling: Event, event: Event) -> bool:
     """Whether the message had surely left its delivery by `settling` when `event` was called."""
     if settling.problem:
         return False
@@ -62,7 +62,7 @@ def _is_before(first: Event, second: Event) -> bool:
     return first.happened and first.seen_by < second.called
 
 
-def acked_behind(reading: Reading, log: Log) -> Iterator[Finding]:
+def acked_behind(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """Where order is kept: an ack counted although an earlier message of its key in the same delivery had been given
     back, and this one with it."""
     for failure in reading.of("nack", "release", "extend"):
@@ -85,7 +85,7 @@ def acked_behind(reading: Reading, log: Log) -> Iterator[Finding]:
                     if not ack.happened or not _is_before(failure, ack):
                         continue
                     seqs = (failed.message.seq, handed.message.seq)
-                    yield Finding(
+                    yield Violation(
                         "acked behind a failed one",
                         f"message {seqs[1]} of key {failed.message.key} was acked by {ack.session} at "
                         f"{ack.called:.3f}, and message {seqs[0]} of the same delivery had been given back by "
@@ -109,7 +109,7 @@ def being_settled(handed: Handed, failure: Event) -> bool:
     )
 
 
-def acked_twice(reading: Reading, log: Log) -> Iterator[Finding]:
+def acked_twice(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """An ack_id for which two acks, both committed, were told that they were the one."""
     for handed in reading.by_ack.values():
         acks = [e for e in handed.settled if e.kind == "ack" and e.happened and e.answer[1] == 0]
@@ -118,10 +118,10 @@ def acked_twice(reading: Reading, log: Log) -> Iterator[Finding]:
             text = (
                 f"{handed.message.ack_id} was acked at {', '.join(f'{e.called:.3f}' for e in acks)}, and none was stale"
             )
-            yield Finding("acked twice", text, acks[1].called, reading.plan.name, (handed.message.seq,), tuple(acks))
+            yield Violation("acked twice", text, acks[1].called, reading.plan.name, (handed.message.seq,), tuple(acks))
 
 
-def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
+def false_stale(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """An ack that was called stale although its messages were surely the caller's."""
     for event in reading.of("ack"):
         if event.problem or event.answer[1] == 0:
@@ -130,7 +130,7 @@ def false_stale(reading: Reading, log: Log) -> Iterator[Finding]:
             continue
         handed = reading.named(event)
         if all(surely_held(reading, h, event) for h in handed):
-            yield Finding(
+            yield Violation(
                 "called stale",
                 f"{event.session}'s ack at {event.called:.3f} answered {event.answer} for messages that it surely had",
                 event.called,
@@ -145,7 +145,7 @@ HOLDING = ("receive", "maintain", "retry_now", "compact", "extend", "nack", "rel
 TAKING = ("seek", "discard", "redrive", "set_lanes", "recreate_stream")
 
 
-def late_stale(reading: Reading, log: Log) -> Iterator[Finding]:
+def late_stale(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """An ack after the deadline that was called stale although nobody else had got the message."""
     plan, preset = reading.plan, reading.preset
     if plan.ordered or plan.leased or preset.upsert or plan.max_deliver is not None or preset.loses:
@@ -168,7 +168,7 @@ def late_stale(reading: Reading, log: Log) -> Iterator[Finding]:
         if all(surely_held(reading, h, event) for h in handed):
             continue  # false_stale judges these
         if all(is_still_its_own(reading, h, event) for h in handed):
-            yield Finding(
+            yield Violation(
                 "called stale",
                 f"{event.session}'s late ack at {event.called:.3f} answered {event.answer}, and nobody else had got it",
                 event.called,
@@ -178,7 +178,7 @@ def late_stale(reading: Reading, log: Log) -> Iterator[Finding]:
             )
 
 
-def is_still_its_own(reading: Reading, handed: Handed, event: Event) -> bool:
+def is_still_its_own(reading: ConsumerHistory, handed: Handed, event: Event) -> bool:
     """Whether the message surely was with its worker, or parked, and not with another since."""
     first = handed.event
     if not first.happened or first.seen_by > event.called or any(e is not event for e in handed.settled):
@@ -190,7 +190,7 @@ def is_still_its_own(reading: Reading, handed: Handed, event: Event) -> bool:
     return not any(e.answered >= first.called and e.called < event.answered for e in unclear)
 
 
-def surely_held(reading: Reading, handed: Handed, event: Event) -> bool:
+def surely_held(reading: ConsumerHistory, handed: Handed, event: Event) -> bool:
     mine = handed.event.transaction is not None and handed.event.transaction is event.transaction
     if not mine and (not handed.event.happened or handed.event.seen_by > event.called):
         return False

@@ -16,7 +16,7 @@ from .filtering import against_filter
 from .floors import floor_moved_back, floor_too_high, miscounted, slow_looks, wrong_loss, wrong_state
 from .pacing import over_cap, over_pace, too_early
 from .readers import misread
-from .reading import ACKING, Finding, Handed, Log, Reading, Written, written
+from .reading import ACKING, ConsumerHistory, Handed, Log, Violation, Written, written
 from .upserts import older_version, wrong_append, wrong_value
 from .waiting import stalled, stopped
 
@@ -24,10 +24,10 @@ GONE = ("XX000", "42P01", "42883")  # a relation or function does not exist any 
 LEGAL_STATES = ("40001",)  # and our own: HG…, and 55P03 with a hint
 
 
-Check = Callable[[Reading, Log], Iterator[Finding]]
+Check = Callable[[ConsumerHistory, Log], Iterator[Violation]]
 
 
-def judge(history: History, preset: Preset) -> list[Finding]:
+def judge(history: History, preset: Preset) -> list[Violation]:
     """Everything that is wrong with a history, in the order in which it showed."""
     raw = [*errors(history)]
     history = newest_stream(history)
@@ -41,13 +41,13 @@ def judge(history: History, preset: Preset) -> list[Finding]:
         *slow_looks(history),
     ]
     for plan in preset.consumers:
-        reading = Reading(history, preset, plan)
+        reading = ConsumerHistory(history, preset, plan)
         for check in CHECKS:
             findings += check(reading, log)
     return sorted(findings, key=lambda f: f.at)
 
 
-def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
+def after_ack(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """1: delivered although an ack of it had been answered before the receive was called."""
     for seq, acks in reading.acks.items():
         for _, ack in acks:
@@ -57,7 +57,7 @@ def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                 receive = again.event
                 if receive.called <= ack.seen_by or receive is ack or reading.may_come_again(seq, ack, receive):
                     continue
-                yield Finding(
+                yield Violation(
                     "delivered after its ack",
                     f"message {seq} came to {receive.session} at {receive.called:.3f}; {ack.session} had acked it at "
                     f"{ack.seen_by:.3f}",
@@ -69,7 +69,7 @@ def after_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                 break
 
 
-def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
+def two_at_once(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """3: handed out again although the earlier delivery had not expired and was not given back."""
     for seq, handed in reading.handed.items():
         for first in handed:
@@ -84,7 +84,7 @@ def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
                     continue  # inside its own transaction it may have expired
                 if any(e.possible and e.kind in ACKING for e in first.settled):
                     continue  # the first check judges these
-                yield Finding(
+                yield Violation(
                     "two live deliveries",
                     f"message {seq} was with {first.event.session} ({first.message.ack_id}) until "
                     f"{reading.live_until(first, event.called):.3f}, and came to {event.session} at {event.called:.3f}",
@@ -95,7 +95,7 @@ def two_at_once(reading: Reading, log: Log) -> Iterator[Finding]:
                 )
 
 
-def beside_open_ack(reading: Reading, log: Log) -> Iterator[Finding]:
+def beside_open_ack(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """3: handed out while an ack of it was pending in somebody's open transaction, whatever its deadline."""
     for seq, acks in reading.acks.items():
         for _, ack in acks:
@@ -107,7 +107,7 @@ def beside_open_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                     continue
                 if event.transaction is ack.transaction or reading.moved(ack.called, event.answered):
                     continue
-                yield Finding(
+                yield Violation(
                     "delivered beside an open ack",
                     f"message {seq} came to {event.session} at {event.called:.3f}; {ack.session}, who had acked it at "
                     f"{ack.called:.3f}, was in {ack.transaction} until {ack.held_until:.3f}",
@@ -118,7 +118,7 @@ def beside_open_ack(reading: Reading, log: Log) -> Iterator[Finding]:
                 )
 
 
-def never_sent(reading: Reading, log: Log) -> Iterator[Finding]:
+def never_sent(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """6: what was rolled back, not yet committed, or never sent at all; or with other contents."""
     for seq, handed in reading.handed.items():
         message = log.get(seq)
@@ -127,21 +127,21 @@ def never_sent(reading: Reading, log: Log) -> Iterator[Finding]:
             text = (
                 f"message {seq} came although its send was rolled back" if message else f"message {seq} was never sent"
             )
-            yield Finding("rolled back, and delivered", text, first.called, reading.plan.name, (seq,), (first,))
+            yield Violation("rolled back, and delivered", text, first.called, reading.plan.name, (seq,), (first,))
             continue
         if first.answered < message.seen_from:
             text = (
                 f"message {seq} came at {first.answered:.3f}, before its commit was called at {message.seen_from:.3f}"
             )
-            yield Finding("delivered before its commit", text, first.called, reading.plan.name, (seq,), (first,))
+            yield Violation("delivered before its commit", text, first.called, reading.plan.name, (seq,), (first,))
         for h in handed:
             if h.message.data != message.sent.data:
                 text = f"message {seq} came as {h.message.data}, sent as {message.sent.data}"
-                yield Finding("other contents", text, h.event.called, reading.plan.name, (seq,), (h.event,))
+                yield Violation("other contents", text, h.event.called, reading.plan.name, (seq,), (h.event,))
                 break
 
 
-def lost(reading: Reading, log: Log) -> Iterator[Finding]:
+def lost(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """2: committed, never finished, and nobody asked for that; seen when nothing comes any more."""
     newest: dict[str | None, int] = defaultdict(int)
     for seq, m in log.items():
@@ -157,7 +157,7 @@ def lost(reading: Reading, log: Log) -> Iterator[Finding]:
         if any(finished(reading, message, seek) for seek in last_seeks(reading)):
             continue
         where = left.get(seq, "nowhere to be found")
-        yield Finding(
+        yield Violation(
             "lost",
             f"message {seq} (key {key}), sent by {message.events[0].session} and committed at {message.seen_by:.3f}, "
             f"was never finished: {where}",
@@ -168,14 +168,14 @@ def lost(reading: Reading, log: Log) -> Iterator[Finding]:
         )
 
 
-def last_seeks(reading: Reading) -> list[Event | None]:
+def last_seeks(reading: ConsumerHistory) -> list[Event | None]:
     """The seeks that may have been the last one; none: there was none."""
     sure = [s for s in reading.seeks if s.happened]
     found: list[Event | None] = [s for s in reading.seeks if not any(o.seen_from > s.seen_by for o in sure)]
     return found if sure else [*found, None]
 
 
-def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
+def finished(reading: ConsumerHistory, message: Written, seek: Event | None) -> bool:
     """Whether something explains that the message does not come any more, if that seek was the last one."""
     seq = message.seq
     since = reading.given_back_at(seq)
@@ -207,7 +207,7 @@ def finished(reading: Reading, message: Written, seek: Event | None) -> bool:
     return seek is not None and reading.may_be_removed(message, seek)
 
 
-def errors(history: History) -> Iterator[Finding]:
+def errors(history: History) -> Iterator[Violation]:
     """7: deadlocks, and errors that are not ours."""
     for event in history.events:
         problem = event.problem
@@ -227,7 +227,7 @@ def errors(history: History) -> Iterator[Finding]:
             continue
         said = [x for x in problem.text.splitlines() if x.startswith("DETAIL") or x == problem.text.splitlines()[0]]
         text = f"{event.session}'s {event.kind} at {event.called:.3f} answered {problem.state}: {' '.join(said)}"
-        yield Finding("raw error", text, event.answered, event.consumer, tuple(event.seqs), (event,))
+        yield Violation("raw error", text, event.answered, event.consumer, tuple(event.seqs), (event,))
 
 
 def removed_meanwhile(history: History, event: Event) -> Iterator[Event]:
@@ -244,7 +244,7 @@ def overlapping(history: History, event: Event) -> Iterator[Event]:
     return (e for e in history.events if e.called < event.answered and e.answered > event.called)
 
 
-def out_of_order(reading: Reading, log: Log) -> Iterator[Finding]:
+def out_of_order(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """4: handed out although an earlier message of its key was not finished."""
     if not reading.plan.ordered or reading.preset.upsert:
         return
@@ -262,7 +262,7 @@ def out_of_order(reading: Reading, log: Log) -> Iterator[Finding]:
                     if may_be_over(reading, earlier, handed, seek):
                         continue
                     event = handed.event
-                    yield Finding(
+                    yield Violation(
                         "out of order",
                         f"message {message.seq} of key {key} came to {event.session} at {event.called:.3f} before "
                         f"message {earlier.seq} was finished",
@@ -290,7 +290,7 @@ def first_sent(message: Written) -> float:
     return min(e.called for e in message.events if e.possible)
 
 
-def epoch(reading: Reading, event: Event) -> Event | str | None:
+def epoch(reading: ConsumerHistory, event: Event) -> Event | str | None:
     """The last seek before a receive; "unclear" when one may have been meanwhile, or may not."""
     before = [s for s in reading.seeks if s.seen_from < event.answered]
     inside = [s for s in reading.of("seek") if s.transaction is not None and s.transaction is event.transaction]
@@ -302,7 +302,7 @@ def epoch(reading: Reading, event: Event) -> Event | str | None:
     return last
 
 
-def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event | None) -> bool:
+def may_be_over(reading: ConsumerHistory, earlier: Written, handed: Handed, seek: Event | None) -> bool:
     """Whether the earlier message may have been finished when the later one was handed out, or comes with it."""
     event, since = handed.event, 0.0
     if seek is not None:
@@ -328,7 +328,7 @@ def may_be_over(reading: Reading, earlier: Written, handed: Handed, seek: Event 
     return bool(asked and ending and [x for x in ending.losses if x[0] <= earlier.seq <= x[1]])
 
 
-def sent_twice(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
+def sent_twice(history: History, preset: Preset, log: Log) -> Iterator[Violation]:
     """An id of which two messages were appended."""
     if preset.upsert:
         return
@@ -338,10 +338,10 @@ def sent_twice(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
             ids[message.sent.id].add(seq)
     for id, seqs in ids.items():
         if len(seqs) > 1:
-            yield Finding("an id used twice", f"id {id} has messages {sorted(seqs)}", 0.0, None, tuple(sorted(seqs)))
+            yield Violation("an id used twice", f"id {id} has messages {sorted(seqs)}", 0.0, None, tuple(sorted(seqs)))
 
 
-def wrong_answers(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
+def wrong_answers(history: History, preset: Preset, log: Log) -> Iterator[Violation]:
     """A send was told that the message with its id is another one."""
     if preset.upsert:  # what changes nothing is answered with the version that is there
         return
@@ -351,7 +351,7 @@ def wrong_answers(history: History, preset: Preset, log: Log) -> Iterator[Findin
         for sent, seq in zip(event.asked["messages"], event.answer, strict=True):
             if sent.id is not None and log[seq].sent.id != sent.id:
                 text = f"{event.session}'s send of id {sent.id} was answered {seq}, which has id {log[seq].sent.id}"
-                yield Finding("another message's seq", text, event.called, None, (seq,), (event,))
+                yield Violation("another message's seq", text, event.called, None, (seq,), (event,))
 
 
 CHECKS: tuple[Check, ...] = (

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from ..record import Event
 from .choosing import discards, may_skip, surely_discards
 from .floors import is_discarded, surely_done
-from .reading import Finding, Log, Reading, Written
+from .reading import ConsumerHistory, Log, Violation, Written
 
 
-def after_discard(reading: Reading, log: Log) -> Iterator[Finding]:
+def after_discard(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """Delivered by a receive that was called after a discard of it had been answered, and had left nobody out."""
     for gone in reading.of("discard"):
         if not gone.happened:
@@ -23,7 +23,7 @@ def after_discard(reading: Reading, log: Log) -> Iterator[Finding]:
                 receive = again.event
                 if receive.called <= gone.seen_by or reading.may_come_again(seq, gone, receive):
                     continue
-                yield Finding(
+                yield Violation(
                     "delivered after its discard",
                     f"message {seq} came to {receive.session} at {receive.called:.3f}; {gone.session} had discarded it "
                     f"at {gone.seen_by:.3f}",
@@ -35,7 +35,7 @@ def after_discard(reading: Reading, log: Log) -> Iterator[Finding]:
                 break
 
 
-def discarded_too_many(reading: Reading, log: Log) -> Iterator[Finding]:
+def discarded_too_many(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """More are counted than can have been unfinished: those that were acked or discarded before count no more."""
     for event in reading.of("discard"):
         if not event.happened:
@@ -51,10 +51,10 @@ def discarded_too_many(reading: Reading, log: Log) -> Iterator[Finding]:
                 f"{event.session}'s discard at {event.called:.3f} answered {event.answer}, and at most {len(left)} "
                 f"were left"
             )
-            yield Finding("discarded too many", text, event.called, reading.plan.name, tuple(left[:8]), (event,))
+            yield Violation("discarded too many", text, event.called, reading.plan.name, tuple(left[:8]), (event,))
 
 
-def discarded_too_few(reading: Reading, log: Log) -> Iterator[Finding]:
+def discarded_too_few(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """Fewer are counted than were surely there: what nobody has ever been given."""
     if reading.preset.upsert or reading.preset.loses or any(e.lost for e in reading.of("receive")):
         return
@@ -66,10 +66,10 @@ def discarded_too_few(reading: Reading, log: Log) -> Iterator[Finding]:
             text = (
                 f"{event.session}'s discard at {event.called:.3f} answered {event.answer}, and {len(there)} were unread"
             )
-            yield Finding("discarded too few", text, event.called, reading.plan.name, tuple(there[:8]), (event,))
+            yield Violation("discarded too few", text, event.called, reading.plan.name, tuple(there[:8]), (event,))
 
 
-def is_unread(reading: Reading, message: Written, event: Event) -> bool:
+def is_unread(reading: ConsumerHistory, message: Written, event: Event) -> bool:
     """Whether nobody can have been given the message, or have discarded it, when the event was answered."""
     if not message.is_committed or not reading.plan.passes(message.sent.key):
         return False

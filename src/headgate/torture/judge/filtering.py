@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .reading import Finding, Log, Reading
+from .reading import ConsumerHistory, Log, Violation
 
 
-def against_filter(reading: Reading, log: Log) -> Iterator[Finding]:
+def against_filter(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """A message came whose key passes neither the consumer's filter nor any that it was given for a while."""
     token = reading.plan.filter
     if token is None:
@@ -17,4 +17,4 @@ def against_filter(reading: Reading, log: Log) -> Iterator[Finding]:
         event, key = handed[0].event, handed[0].message.key
         if (key or "").split(".")[0] not in passing:
             text = f"message {seq} of key {key} came to {event.session}; keys that pass begin with {passing}"
-            yield Finding("against its filter", text, event.called, reading.plan.name, (seq,), (event,))
+            yield Violation("against its filter", text, event.called, reading.plan.name, (seq,), (event,))

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from ..record import Event, History
 from ..sessions.observers import FinalState
 from .choosing import concerns, discards, may_skip, surely_discards
-from .reading import ACKING, Finding, Log, Reading, Written
+from .reading import ACKING, ConsumerHistory, Log, Violation, Written
 
 SLOWEST = 1.0
 
 
-def slow_looks(history: History) -> Iterator[Finding]:
+def slow_looks(history: History) -> Iterator[Violation]:
     """Looking locks nothing and waits for nobody."""
     for event in history.events:
         if event.kind in ("look", "count") and event.took - history.excuse(event) > SLOWEST:
             text = f"{event.session}'s {event.asked.get('what', 'count')} at {event.called:.3f} took {event.took:.3f} s"
-            yield Finding("slow look", text, event.called, None, (), (event,))
+            yield Violation("slow look", text, event.called, None, (), (event,))
 
 
-def may_be_done(reading: Reading, message: Written, event: Event) -> bool:
+def may_be_done(reading: ConsumerHistory, message: Written, event: Event) -> bool:
     """Whether the consumer may be done with it when the event is answered; where it was moved, perhaps."""
     seq, at = message.seq, event.answered
     if reading.preset.upsert or not reading.plan.passes(message.sent.key):
@@ -37,14 +37,14 @@ def may_be_done(reading: Reading, message: Written, event: Event) -> bool:
     return reading.preset.loses or any(reading.may_be_removed(message, s) for s in reading.seeks if s.seen_from < at)
 
 
-def may_have_ended(reading: Reading, discard: Event, message: Written, at: float) -> bool:
+def may_have_ended(reading: ConsumerHistory, discard: Event, message: Written, at: float) -> bool:
     """Whether a discard may be why the message is done by then. Not if it was handed out between the two."""
     if discard.called >= at or not discards(discard, message):
         return False
     return not any(discard.seen_by < h.event.called < at for h in reading.handed.get(message.seq, []))
 
 
-def floors(reading: Reading) -> list[tuple[Event, int]]:
+def floors(reading: ConsumerHistory) -> list[tuple[Event, int]]:
     """What the consumer's floor was said to be, by calls that saw the newest state of things."""
     name = reading.plan.name
     looks = [e for e in reading.history.events if e.kind == "count" and not e.problem and e.transaction is None]
@@ -52,7 +52,7 @@ def floors(reading: Reading) -> list[tuple[Event, int]]:
     return sorted(((e, floor) for e, floor in found if floor is not None), key=lambda x: x[0].called)
 
 
-def floor_too_high(reading: Reading, log: Log) -> Iterator[Finding]:
+def floor_too_high(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """Everything at or below the floor is done, also what is not committed yet."""
     for event, floor in floors(reading):
         for seq, message in log.items():
@@ -61,11 +61,11 @@ def floor_too_high(reading: Reading, log: Log) -> Iterator[Finding]:
             if min(e.answered for e in message.events if e.happened) < event.called:
                 text = f"{event.session} was told at {event.called:.3f} that the floor is {floor}; {seq} was not done"
                 events = tuple(h.event for h in reading.handed.get(seq, []))
-                yield Finding("floor too high", text, event.called, reading.plan.name, (seq,), (event, *events))
+                yield Violation("floor too high", text, event.called, reading.plan.name, (seq,), (event, *events))
                 return
 
 
-def floor_moved_back(reading: Reading, log: Log) -> Iterator[Finding]:
+def floor_moved_back(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """Only a seek, a redrive and a replay give back what was done. (Of named lanes it may be lower than that.)"""
     if reading.preset.lane_by != "hash":
         return
@@ -79,19 +79,19 @@ def floor_moved_back(reading: Reading, log: Log) -> Iterator[Finding]:
                     f"the floor was {highest[1]} at {highest[0].called:.3f} and {floor} at {event.called:.3f}, and "
                     f"nobody had moved the consumer"
                 )
-                yield Finding("floor moved back", text, event.called, reading.plan.name, (), (highest[0], event))
+                yield Violation("floor moved back", text, event.called, reading.plan.name, (), (highest[0], event))
                 return
             highest = None
         if highest is None or floor > highest[1]:
             highest = (event, floor)
 
 
-def final_state(reading: Reading) -> tuple[Event, FinalState] | None:
+def final_state(reading: ConsumerHistory) -> tuple[Event, FinalState] | None:
     found = [e for e in reading.of("final_state") if not e.problem]
     return (found[-1], found[-1].answer) if found else None
 
 
-def miscounted(reading: Reading, log: Log) -> Iterator[Finding]:
+def miscounted(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """What is counted is what is there, when nothing moves."""
     found = final_state(reading)
     if found is None or reading.preset.upsert:
@@ -106,10 +106,10 @@ def miscounted(reading: Reading, log: Log) -> Iterator[Finding]:
             continue  # what was removed, or superseded, meanwhile is with its worker, or lost when its turn comes
         if counted != shown:
             text = f"{what} is said to be {counted}, and {shown} messages are so: {dict(there)}"
-            yield Finding("miscounted", text, event.called, reading.plan.name, (), (event,))
+            yield Violation("miscounted", text, event.called, reading.plan.name, (), (event,))
 
 
-def wrong_state(reading: Reading, log: Log) -> Iterator[Finding]:
+def wrong_state(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """A message is shown in a state that it cannot be in, or not at all although it is not finished."""
     found = final_state(reading)
     if found is None or reading.preset.upsert:
@@ -137,14 +137,14 @@ def wrong_state(reading: Reading, log: Log) -> Iterator[Finding]:
         if wrong:
             check = "dropped before it was done" if state == "gone" else "shown in a wrong state"
             text = f"message {seq} is {state} when nothing moves, but {wrong}"
-            yield Finding(check, text, event.called, reading.plan.name, (seq,), tuple(message.events))
+            yield Violation(check, text, event.called, reading.plan.name, (seq,), tuple(message.events))
 
 
-def may_have_been_received(reading: Reading, seq: int) -> bool:
+def may_have_been_received(reading: ConsumerHistory, seq: int) -> bool:
     return any(h.event.possible for h in reading.handed.get(seq, [])) or any(e.lost for e in reading.of("receive"))
 
 
-def is_discarded(reading: Reading, message: Written, before: float) -> bool:
+def is_discarded(reading: ConsumerHistory, message: Written, before: float) -> bool:
     """Whether it was surely discarded by then, if it was not finished before, and nothing brought it back."""
     if reading.redrives or any(concerns(r, message.seq) for r in reading.replays):
         return False
@@ -152,7 +152,7 @@ def is_discarded(reading: Reading, message: Written, before: float) -> bool:
     return any(not reading.moved(e.called, float("inf")) for e in gone)
 
 
-def surely_done(reading: Reading, seq: int, before: float) -> bool:
+def surely_done(reading: ConsumerHistory, seq: int, before: float) -> bool:
     acks = [ack for _, ack in reading.acks.get(seq, []) if ack.happened and ack.seen_by < before]
     if not acks:
         return False
@@ -160,7 +160,7 @@ def surely_done(reading: Reading, seq: int, before: float) -> bool:
     return not reading.moved(last.called, float("inf")) and not reading.redrives + reading.replays
 
 
-def wrong_loss(reading: Reading, log: Log) -> Iterator[Finding]:
+def wrong_loss(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """As many are said to be lost as were removed unfinished, and no more."""
     ending = reading.history.endings.get(reading.plan.name)
     if ending is None or ending.lost is None or not reading.preset.loses or reading.preset.upsert:
@@ -176,10 +176,10 @@ def wrong_loss(reading: Reading, log: Log) -> Iterator[Finding]:
             f"{said} messages are said to be lost; {len(unfinished)} were surely not finished, and of "
             f"{len(unsure)} it is not sure: {ending.losses}"
         )
-        yield Finding("wrong loss", text, reading.history.drained_at, reading.plan.name, tuple(unfinished[:5]))
+        yield Violation("wrong loss", text, reading.history.drained_at, reading.plan.name, tuple(unfinished[:5]))
 
 
-def any_settled(reading: Reading, message: Written) -> bool:
+def any_settled(reading: ConsumerHistory, message: Written) -> bool:
     seq = message.seq
     if any(e.kind in ACKING and e.possible for h in reading.handed.get(seq, []) for e in h.settled):
         return True

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ..record import Event
-from .reading import Finding, Handed, Log, Reading
+from .reading import ConsumerHistory, Handed, Log, Violation
 
 HURRYING = ("retry_now", "redrive", "replay", "seek")  # these make what waits due at once
 CHANGING = ("set_channel", "alter_consumer")
 
 
-def too_early(reading: Reading, log: Log) -> Iterator[Finding]:
+def too_early(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """A message that was sent with a delay, or was nacked with one, came before that had passed."""
     if reading.clock_jumps:
         return
@@ -38,16 +38,16 @@ def too_early(reading: Reading, log: Log) -> Iterator[Finding]:
                         yield _early(reading, seq, h.event, due, nack)
 
 
-def _hurried(reading: Reading, put_off: Event, event: Event, by: tuple[str, ...] = HURRYING) -> bool:
+def _hurried(reading: ConsumerHistory, put_off: Event, event: Event, by: tuple[str, ...] = HURRYING) -> bool:
     return any(e.called < event.answered and e.seen_by > put_off.called for e in reading.of(*by))
 
 
-def _early(reading: Reading, seq: int, event: Event, due: float, why: Event) -> Finding:
+def _early(reading: ConsumerHistory, seq: int, event: Event, due: float, why: Event) -> Violation:
     text = f"message {seq} came to {event.session} at {event.answered:.3f} and was not due before {due:.3f}"
-    return Finding("too early", text, event.called, reading.plan.name, (seq,), (why, event))
+    return Violation("too early", text, event.called, reading.plan.name, (seq,), (why, event))
 
 
-def over_cap(reading: Reading, log: Log) -> Iterator[Finding]:
+def over_cap(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """More messages of a channel in flight at once than max_concurrency."""
     cap = reading.plan.settings.get("max_concurrency")
     if cap is None or any(kind in reading.preset.weights for kind in CHANGING):
@@ -63,10 +63,10 @@ def over_cap(reading: Reading, log: Log) -> Iterator[Finding]:
                     f"{len(others)} of it were in flight already, and at most {cap} may be"
                 )
                 events = tuple(dict.fromkeys(h.event for h in others + own))
-                yield Finding("over max_concurrency", text, receive.called, reading.plan.name, seqs, events)
+                yield Violation("over max_concurrency", text, receive.called, reading.plan.name, seqs, events)
 
 
-def _surely_in_flight(reading: Reading, handed: Handed, receive: Event) -> bool:
+def _surely_in_flight(reading: ConsumerHistory, handed: Handed, receive: Event) -> bool:
     """Whether another receive must have known that the message was in flight."""
     event = handed.event
     if not event.happened or event.seen_by > receive.called or reading.given_back(handed, receive):
@@ -78,7 +78,7 @@ def _surely_in_flight(reading: Reading, handed: Handed, receive: Event) -> bool:
     return receive.answered < reading.live_until(handed, receive.called)
 
 
-def over_pace(reading: Reading, log: Log) -> Iterator[Finding]:
+def over_pace(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """Messages of a channel that came faster than release_interval."""
     pace = reading.plan.settings.get("release_interval")
     if pace is None or reading.clock_jumps or any(kind in reading.preset.weights for kind in CHANGING):
@@ -99,10 +99,10 @@ def over_pace(reading: Reading, log: Log) -> Iterator[Finding]:
                     f"{after.event.answered - before.event.called:.3f} s, not {pace:.3f}"
                 )
                 events = (before.event, after.event)
-                yield Finding("over release_interval", text, after.event.called, reading.plan.name, seqs, events)
+                yield Violation("over release_interval", text, after.event.called, reading.plan.name, seqs, events)
 
 
-def _lanes(reading: Reading) -> dict[int, list[Handed]]:
+def _lanes(reading: ConsumerHistory) -> dict[int, list[Handed]]:
     lanes: dict[int, list[Handed]] = defaultdict(list)
     for handed in reading.handed.values():
         for h in handed:

@@ -10,7 +10,7 @@ from typing import Any
 from ..presets.preset import Preset
 from ..record import Event, History
 from ..sessions.readers import Mark
-from .reading import Finding, Log, Written
+from .reading import Log, Violation, Written
 
 LATEST_WAITS = 1.9  # somebody's open transaction holds the stream's row: after 2 seconds there is no newer tick
 
@@ -37,7 +37,7 @@ def reads(history: History) -> list[Event]:
     return [e for e in history.events if e.kind == "read" and not e.problem]
 
 
-def misread(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
+def misread(history: History, preset: Preset, log: Log) -> Iterator[Violation]:
     """Everything that is wrong with what readers read."""
     yield from never_written(history, log)
     yield from read_otherwise(history, preset, log)
@@ -50,7 +50,7 @@ def misread(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
         yield from chain.partly_visible()
 
 
-def never_written(history: History, log: Log) -> Iterator[Finding]:
+def never_written(history: History, log: Log) -> Iterator[Violation]:
     """What was rolled back, not yet committed, or never sent; or with other contents."""
     for event in reads(history):
         span, _ = event.answer
@@ -58,26 +58,26 @@ def never_written(history: History, log: Log) -> Iterator[Finding]:
             message = log.get(seq)
             if message is None or not message.is_committed:
                 text = f"{event.session} read message {seq}, which was {'rolled back' if message else 'never sent'}"
-                yield Finding("rolled back, and read", text, event.called, None, (seq,), (event,))
+                yield Violation("rolled back, and read", text, event.called, None, (seq,), (event,))
             elif event.answered < message.seen_from:
                 text = f"{event.session} read message {seq} at {event.answered:.3f}, before {message.seen_from:.3f}"
-                yield Finding("read before its commit", text, event.called, None, (seq,), (event,))
+                yield Violation("read before its commit", text, event.called, None, (seq,), (event,))
             elif data != message.sent.data:
                 text = f"message {seq} was read as {data}, sent as {message.sent.data}"
-                yield Finding("other contents read", text, event.called, None, (seq,), (event,))
+                yield Violation("other contents read", text, event.called, None, (seq,), (event,))
 
 
-def not_archived(history: History) -> Iterator[Finding]:
+def not_archived(history: History) -> Iterator[Violation]:
     """Removed although an archive had still to copy it."""
     archives = {e.session for e in history.events if e.kind == "note_archive"}
     for chain, path in paths(history).items():
         for event in path[1:]:
             if chain[0] in archives and event.answer[0].removed:
                 text = f"{chain[0]} came too late for {event.answer[0].removed} at {event.called:.3f}"
-                yield Finding("removed before it was archived", text, event.called, None, (), (event,))
+                yield Violation("removed before it was archived", text, event.called, None, (), (event,))
 
 
-def read_otherwise(history: History, preset: Preset, log: Log) -> Iterator[Finding]:
+def read_otherwise(history: History, preset: Preset, log: Log) -> Iterator[Violation]:
     """The same two marks gave other messages than before."""
     firsts: dict[tuple[str, str], Event] = {}
     for event in sorted(reads(history), key=lambda e: e.called):
@@ -86,7 +86,7 @@ def read_otherwise(history: History, preset: Preset, log: Log) -> Iterator[Findi
         gained = {seq for seq in b.keys() - a.keys() if not a.lacks(seq)}
         lost = {seq for seq in a.keys() - b.keys() if not b.lacks(seq) and not is_superseded(preset, log, seq)}
         if gained or lost:
-            yield Finding(
+            yield Violation(
                 "read otherwise",
                 f"between {event.asked['start']} and {event.asked['end']} {event.session} read at {event.called:.3f} "
                 f"also {sorted(gained)}, and no more {sorted(lost)}",
@@ -147,7 +147,7 @@ class Chain:
         mine = [e for e in asked if e.asked["chain"] == self.begin.asked["chain"]]
         return [e for e in mine if e.answer == e.asked["start"]]
 
-    def read_twice(self) -> Iterator[Finding]:
+    def read_twice(self) -> Iterator[Violation]:
         for seq, events in self.at.items():
             again = [e for e in events if seq in e.answer[1]]
             if len(events) > 1 or again or (seq in self.log and self.is_passed(self.log[seq], events[0])):
@@ -155,9 +155,9 @@ class Chain:
                 text = (
                     f"message {seq} was read by {self.begin.session} between {spans}; its chain began at {self.marked}"
                 )
-                yield Finding("read twice", text, events[-1].called, None, (seq,), (self.begin, *events))
+                yield Violation("read twice", text, events[-1].called, None, (seq,), (self.begin, *events))
 
-    def missed(self) -> Iterator[Finding]:
+    def missed(self) -> Iterator[Violation]:
         if not self.ends:
             return
         for seq, message in self.log.items():
@@ -167,13 +167,13 @@ class Chain:
                     f"chain began at {self.marked} and went on to {self.ends[-1].answer}"
                 )
                 events = (self.begin, *message.events, *self.around(seq), self.ends[-1])
-                yield Finding("missed", text, self.ends[-1].called, None, (seq,), events)
+                yield Violation("missed", text, self.ends[-1].called, None, (seq,), events)
 
     def around(self, seq: int) -> list[Event]:
         """Reads whose bounds the message lies between."""
         return [e for e in self.path if e.asked["start"]["floor"] < seq <= e.asked["end"]["hi"]][:20]
 
-    def too_late(self) -> Iterator[Finding]:
+    def too_late(self) -> Iterator[Violation]:
         """A mark that was asked for after a commit lies before what it committed."""
         for event in self.history.events:
             if event.kind != "next_mark" or event.problem or event.asked["chain"] != self.begin.asked["chain"]:
@@ -189,9 +189,9 @@ class Chain:
                         f"message {seq} was committed at {message.seen_by:.3f} and lies behind {event.answer}, which "
                         f"{event.session} was given at {event.called:.3f}"
                     )
-                    yield Finding("not in the latest", text, event.called, None, (seq,), (event, at[0]))
+                    yield Violation("not in the latest", text, event.called, None, (seq,), (event, at[0]))
 
-    def partly_visible(self) -> Iterator[Finding]:
+    def partly_visible(self) -> Iterator[Violation]:
         """Messages of one transaction lie in spans that end at different ticks."""
         for seqs in together(self.log):
             ticks: dict[int | None, int] = {}
@@ -202,7 +202,7 @@ class Chain:
                 text = f"messages of one transaction were read by {self.begin.session} at different ticks: {ticks}"
                 events = tuple(e for seq in ticks.values() for e in self.at.get(seq, []))
                 at = max(e.called for e in events)
-                yield Finding("partly visible", text, at, None, tuple(ticks.values()), events)
+                yield Violation("partly visible", text, at, None, tuple(ticks.values()), events)
 
 
 def together(log: Log) -> list[list[int]]:

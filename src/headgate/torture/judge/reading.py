@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..presets.preset import ConsumerPlan, Preset
-from ..record import CRASHES, Event, History, Message, Sent
+from ..record import CRASHES, Event, HandedMessage, History, Sent
 from .choosing import chooses, concerns, discards, may_skip
 
 FOREVER = float("inf")
 ACKING = ("ack", "receive")  # a receive acks what its worker has finished
 
 
-class Finding(NamedTuple):
+class Violation(NamedTuple):
     """Something that is certainly wrong."""
 
     check: str
@@ -31,7 +31,7 @@ class Handed:
     """A message that a receive answered, whether or not its transaction committed."""
 
     event: Event
-    message: Message
+    message: HandedMessage
     place: int  # in the answer
     settled: list[Event] = field(default_factory=list)  # acks, nacks, releases that name it or its whole delivery
     extended: list[Event] = field(default_factory=list)
@@ -138,7 +138,7 @@ def is_inside(event: Event, handed: Handed) -> bool:
     return event.transaction is not None and event.transaction is handed.event.transaction
 
 
-class Reading:
+class ConsumerHistory:
     """The history of one consumer."""
 
     def __init__(self, history: History, preset: Preset, plan: ConsumerPlan) -> None:

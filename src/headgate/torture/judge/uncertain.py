@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..environment.faults import ENDING
-from ..record import COMMITTED, CRASHES, FAILED, UNKNOWN, Fault, History, Message
+from ..record import COMMITTED, CRASHES, FAILED, UNKNOWN, Fault, HandedMessage, History
 
 LOST_BRANCH = 10**12  # is added to seqs of messages that are gone
 RELAXED = 1.0  # seconds until a relaxed commit is safe, at most
@@ -55,7 +55,7 @@ def rename_replaced(history: History, fault: Fault) -> None:
             event.answer = [renamed(m, sent, given) for m in event.answer]
 
 
-def renamed(message: Message, sent: dict[int, str], given: set[str]) -> Message:
+def renamed(message: HandedMessage, sent: dict[int, str], given: set[str]) -> HandedMessage:
     if sent.get(message.seq, message.data) != message.data:
         message = message._replace(seq=message.seq + LOST_BRANCH)
     if message.delivery in given:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from ..record import Event
 from .choosing import discards
-from .reading import ACKING, Finding, Log, Reading
+from .reading import ACKING, ConsumerHistory, Log, Violation
 
 
-def older_version(reading: Reading, log: Log) -> Iterator[Finding]:
+def older_version(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """5: a version came after a newer one of its key had been acked."""
     if not reading.preset.upsert:
         return
@@ -25,7 +25,7 @@ def older_version(reading: Reading, log: Log) -> Iterator[Finding]:
             newer = [(s, a) for s, a in acked[handed.message.key or ""] if s > seq and a.seen_by < event.called]
             if newer:
                 s, ack = newer[0]
-                yield Finding(
+                yield Violation(
                     "an older version after a newer one",
                     f"version {seq} of key {handed.message.key} came to {event.session} at {event.called:.3f}; "
                     f"the newer {s} had been acked at {ack.seen_by:.3f}",
@@ -37,7 +37,7 @@ def older_version(reading: Reading, log: Log) -> Iterator[Finding]:
                 break
 
 
-def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
+def wrong_value(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """5: what the consumer knows of a key in the end is not what its only writer wrote last."""
     if not reading.preset.upsert or reading.plan.max_deliver is not None:
         return
@@ -68,7 +68,7 @@ def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
         if key in known and known[key][1] != data and key not in unsure and (key, data) not in perhaps:
             if was_discarded(reading, log, key):
                 continue
-            yield Finding(
+            yield Violation(
                 "not the last value",
                 f"key {key} was last given {data} by {event.session} at {event.called:.3f}; the consumer's last "
                 f"version, {known[key][0]}, says {known[key][1]}",
@@ -79,13 +79,13 @@ def wrong_value(reading: Reading, log: Log) -> Iterator[Finding]:
             )
 
 
-def was_discarded(reading: Reading, log: Log, key: str) -> bool:
+def was_discarded(reading: ConsumerHistory, log: Log, key: str) -> bool:
     """Whether the newest version of a key may have been discarded: then the consumer keeps the one before."""
     newest = max((m for m in log.values() if m.sent.key == key), key=lambda m: m.seq)
     return any(e.effective and discards(e, newest) for e in reading.of("discard"))
 
 
-def wrong_append(reading: Reading, log: Log) -> Iterator[Finding]:
+def wrong_append(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """5: of a key with one writer, a send that repeats an id or the value was appended, or a change was not."""
     if not reading.preset.upsert or reading.preset.stream.get("retain", "forever") != "forever":
         return
@@ -106,6 +106,6 @@ def wrong_append(reading: Reading, log: Log) -> Iterator[Finding]:
                     "repeats an id or the value, and was appended" if repeats else "is a change, and was not appended"
                 )
                 text = f"{event.session}'s send at {event.called:.3f} of {sent.data} (id {sent.id}) {what}: seq {seq}"
-                yield Finding("wrongly appended", text, event.called, None, (seq, last), (event,))
+                yield Violation("wrongly appended", text, event.called, None, (seq, last), (event,))
             if seq > last:
                 newest[sent.key] = (seq, sent.data)

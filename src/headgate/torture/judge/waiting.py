@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ..record import Event, History, Transaction
+from ..record import Event, History, TransactionRecord
 from .choosing import concerns, may_skip
-from .reading import Finding, Log, Reading, Written, names
+from .reading import ConsumerHistory, Log, Violation, Written, names
 
 # Operators' calls wait for a while, and then say who is in the way.
 OPERATORS = (
@@ -21,7 +21,7 @@ LONGEST_OPERATOR = 10.0
 PATIENCE = {"seek": 2.0, "leave_workers": 2.0, "mark": 2.5, "next_mark": 2.5}
 
 
-def stopped(history: History) -> Iterator[Finding]:
+def stopped(history: History) -> Iterator[Violation]:
     """8: a call that took longer than a second because of somebody's open transaction."""
     shown: set[tuple[str, ...]] = set()
     for event in history.events:
@@ -42,7 +42,7 @@ def stopped(history: History) -> Iterator[Finding]:
         if (event.kind, *kinds) in shown:
             continue
         shown.add((event.kind, *kinds))
-        yield Finding(
+        yield Violation(
             "stopped",
             f"{event.session}'s {event.kind} at {event.called:.3f} took {event.took:.3f} s: it waited for "
             + ", ".join(f"{t.session} in {t} ({', '.join(done_in(history, t))})" for t in blockers),
@@ -53,16 +53,16 @@ def stopped(history: History) -> Iterator[Finding]:
         )
 
 
-def open_at(history: History, session: str, at: float) -> Transaction | None:
+def open_at(history: History, session: str, at: float) -> TransactionRecord | None:
     found = [t for t in history.transactions if t.session == session and t.began < at < t.ended]
     return found[0] if found else None
 
 
-def done_in(history: History, transaction: Transaction) -> list[str]:
+def done_in(history: History, transaction: TransactionRecord) -> list[str]:
     return [e.kind for e in history.events if e.transaction is transaction]
 
 
-def at_one(history: History, transaction: Transaction, event: Event) -> bool:
+def at_one(history: History, transaction: TransactionRecord, event: Event) -> bool:
     """Whether the other transaction settles the very messages that this call is about: then it has to wait."""
     mine = set(names(event))
     mine |= {a.rpartition(".")[0] for a in mine if a.count(".") == 2} if event.kind in SETTLING else set()
@@ -94,10 +94,10 @@ TRIES = 3  # receives in that time that had room for it
 PASSING = 0.2
 OPERATING = (*OPERATORS, "compact", "maintain")
 
-Span = tuple[float, float]
+ReadSpan = tuple[float, float]
 
 
-def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
+def stalled(reading: ConsumerHistory, log: Log) -> Iterator[Violation]:
     """9: a message that was due did not come for long, although nobody held its lane and several had room for it."""
     settings = reading.plan.settings
     limits = ("max_concurrency", "release_interval", "max_ack_pending", "leased")
@@ -133,7 +133,7 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
                 continue
             others = [t for t in reading.history.transactions if t.began < end and t.ended > start]
             mine = [t for t in others if any(e.transaction is t for e in reading.events)]
-            yield Finding(
+            yield Violation(
                 "stalled",
                 f"message {seq} was due at {due:.3f} and came at {first.event.called:.3f}; from {start:.3f} "
                 f"to {end:.3f} nobody held its lane, and {len(seen)} receives had room for it. Open then: "
@@ -146,7 +146,7 @@ def stalled(reading: Reading, log: Log) -> Iterator[Finding]:
             return  # one of them tells it all
 
 
-def due_at(reading: Reading, same_key: list[Written], message: Written) -> float:
+def due_at(reading: ConsumerHistory, same_key: list[Written], message: Written) -> float:
     """When it should have come: committed, its delay over, and, in order, those before it finished."""
     due = message.seen_by + message.sent.delay
     if not reading.plan.ordered or message.sent.key is None:
@@ -163,7 +163,7 @@ def due_at(reading: Reading, same_key: list[Written], message: Written) -> float
     return due
 
 
-def left_behind(reading: Reading, message: Written) -> list[Span]:
+def left_behind(reading: ConsumerHistory, message: Written) -> list[ReadSpan]:
     """When a seek may have skipped it, until another one brings it back."""
     back = [s for s in reading.seeks if not may_skip(s, message)]
     return [
@@ -173,9 +173,9 @@ def left_behind(reading: Reading, message: Written) -> list[Span]:
     ]
 
 
-def lanes_held(reading: Reading) -> dict[int, list[Span]]:
+def lanes_held(reading: ConsumerHistory) -> dict[int, list[ReadSpan]]:
     """When somebody's open transaction had something to do with a lane."""
-    held: dict[int, list[Span]] = {}
+    held: dict[int, list[ReadSpan]] = {}
     for event in reading.events:
         if event.transaction is None:
             continue
@@ -186,7 +186,7 @@ def lanes_held(reading: Reading) -> dict[int, list[Span]]:
     return held
 
 
-def looked_into(reading: Reading) -> list[Span]:
+def looked_into(reading: ConsumerHistory) -> list[ReadSpan]:
     """When an open transaction may have held lanes that gave it nothing.
 
     Its receive was the first statement after BEGIN, or lanes are named: see docs/concepts/locks.md.
@@ -203,7 +203,7 @@ def looked_into(reading: Reading) -> list[Span]:
     ]
 
 
-def operating(reading: Reading) -> list[Span]:
+def operating(reading: ConsumerHistory) -> list[ReadSpan]:
     """When an operator's call, or the transaction that it was part of, may have stood in everybody's way."""
     spans = []
     for event in reading.history.events:
@@ -215,7 +215,7 @@ def operating(reading: Reading) -> list[Span]:
     return spans
 
 
-def disturbed(reading: Reading) -> list[Span]:
+def disturbed(reading: ConsumerHistory) -> list[ReadSpan]:
     """When a fault may have kept messages from everybody: until what it left in flight has expired."""
     wait = max(reading.plan.ack_wait, float(reading.plan.settings.get("lease_time", 0.0)))
     wait = max([wait, *(reading.ack_wait(e) for e in reading.of("receive"))])
@@ -223,7 +223,7 @@ def disturbed(reading: Reading) -> list[Span]:
     return lost + [(f.start, f.end + wait) for f in reading.history.faults]
 
 
-def gaps(span: Span, excuses: list[Span]) -> list[Span]:
+def gaps(span: ReadSpan, excuses: list[ReadSpan]) -> list[ReadSpan]:
     """What is left of a span between the excuses."""
     free, at = [], span[0]
     for start, end in sorted(excuses):

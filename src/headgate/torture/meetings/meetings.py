@@ -17,11 +17,11 @@ from typing import NamedTuple
 import psycopg
 
 from ..judge.check import judge
-from ..judge.reading import Finding
+from ..judge.reading import Violation
 from ..presets.preset import Preset
 from ..record import COMMITTED, ROLLED_BACK, History
 from ..run import drain, look
-from ..sessions.session import Pool
+from ..sessions.session import MessagePool
 from .points import Director
 from .worlds import CONSUMER, Actor, fresh_stream
 
@@ -67,7 +67,7 @@ class Met:
 
     meeting: Meeting
     history: History
-    findings: list[Finding]
+    findings: list[Violation]
     was_there: bool
 
 
@@ -79,7 +79,7 @@ class Stage:
         self.director = Director(url)
         history = History(preset.name, 1)
         names = ("A", "B", "drain", "late")
-        self.a, self.b, self.last, self.late = (Actor(n, url, preset, history, Pool(), 0.0) for n in names)
+        self.a, self.b, self.last, self.late = (Actor(n, url, preset, history, MessagePool(), 0.0) for n in names)
         self.a.late = self.late if "commit the late one" in preset.weights else None
         self.threads = ThreadPoolExecutor(2)
         self.number = 0
@@ -105,7 +105,7 @@ class Stage:
         self.b.share_scene(self.a)
         return history
 
-    def end_the_scene(self, history: History) -> list[Finding]:
+    def end_the_scene(self, history: History) -> list[Violation]:
         """Everybody settles what is in flight, what is parked is due, and what comes is acked: all must be done."""
         self.late.come_to_an_end()
         history.drained_at = history.now()
@@ -116,7 +116,7 @@ class Stage:
         if plan.leased:
             for actor in (self.a, self.b):
                 actor.be_seen("leave_workers")
-        findings: list[Finding] = []
+        findings: list[Violation] = []
         for quiet in (2, 12):  # what is missing may only be slow to come
             drain(self.last.db, plan, history, quiet)
             history.endings[CONSUMER] = look(self.last.db, CONSUMER)
@@ -190,14 +190,14 @@ def outcome_of(actor: Actor, wanted: str) -> str:
     return ROLLED_BACK if any(step.problem for step in actor.steps) else wanted
 
 
-def stood_still(history: History, since: float) -> Iterator[Finding]:
+def stood_still(history: History, since: float) -> Iterator[Violation]:
     """A call that did not come to its end although nobody stopped it any more, and nobody had a transaction open. What
     the machine was busy with others, while these two could have gone on, does not count."""
     busy = sum(event.queued for event in history.events if event.answered > since)
     for event in history.events:
         if event.answered > since + LONGEST + busy:
             text = f"{event.session}'s {event.kind} went on for {event.answered - since:.3f} s"
-            yield Finding("stood still", text, event.called, event.consumer, tuple(event.seqs), (event,))
+            yield Violation("stood still", text, event.called, event.consumer, tuple(event.seqs), (event,))
 
 
 def without_effect(history: History) -> History:

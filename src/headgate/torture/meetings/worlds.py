@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 
 from ..presets.preset import STREAM, ConsumerPlan, Preset, named, plan, set_up
-from ..record import COMMITTED, Message, Sent
-from ..sessions.operators import Operator, first
-from ..sessions.workers import Worker
+from ..record import COMMITTED, HandedMessage, Sent
+from ..sessions.operators import OperatorSession, first
+from ..sessions.workers import WorkerSession
 
 CONSUMER = "c"
 LONG = 30.0  # the delay of what is parked: nobody waits for it
@@ -92,11 +92,11 @@ select count(nextval(('headgate.seq_' || s.id)::regclass)) from headgate.stream 
 """
 
 
-class Actor(Worker, Operator):
+class Actor(WorkerSession, OperatorSession):
     """A session that does what it is asked to. Its history is another one at each meeting."""
 
     number = 0  # of the meeting: keys are new in each
-    shared_batch: list[Message]  # a delivery that both sessions settle
+    shared_batch: list[HandedMessage]  # a delivery that both sessions settle
     first_seq = 1  # of the meeting
     parked: list[int]
     apart = ""  # the end of key p
@@ -132,12 +132,12 @@ class Actor(Worker, Operator):
             messages.append(Sent(key, json.dumps(what), channel, ids[place] if ids else None, delay))
         return self.send(messages).answer or []
 
-    def take(self, n: int, acks: list[str] | None = None) -> list[Message]:
+    def take(self, n: int, acks: list[str] | None = None) -> list[HandedMessage]:
         event = self.call(
             "receive",
             "select ack_id, seq, key, data, attempt from headgate.receive(%s, %s, %s, %s, %s::text[])",
             [STREAM, CONSUMER, n, self.name, acks or None],
-            lambda rows: [Message(*row) for row in rows],
+            lambda rows: [HandedMessage(*row) for row in rows],
             consumer=CONSUMER,
             n=n,
             acks=acks or [],

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.database.statements import CREATE_STREAM
 
-from ..sessions.operators import Operator
+from ..sessions.operators import OperatorSession
 from .catalogue import PRESETS
 from .preset import Preset
 
@@ -102,7 +102,7 @@ def _entry(preset: Preset, group: str, entry: str, text: str) -> dict[str, Any]:
     if group == "weights":
         if not isinstance(value, (int, float)) or value < 0:
             raise ValueError(f"weights.{entry}={text}: a weight is a number, 0 or more")
-        if not callable(getattr(Operator, entry, None)):
+        if not callable(getattr(OperatorSession, entry, None)):
             raise ValueError(f"weights.{entry}: operators do nothing of that name")
         value = float(value) or None
     elif entry not in STREAM_SETTINGS:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-from ..judge.reading import ACKING, Handed, Log, Reading, written
-from ..record import COMMITTED, Event, Transaction
+from ..judge.reading import ACKING, ConsumerHistory, Handed, Log, written
+from ..record import COMMITTED, Event, TransactionRecord
 from .explain import end_of, sentence, shown_calls
 from .shrink import Smaller, interferes
 from .svg import WORKERS, Drawing, Scale, width_of
@@ -39,7 +39,7 @@ class Diagram:
         self.calls = sorted(shown_calls(smaller), key=lambda e: e.called)
         self.log: Log = written(self.history)
         plan = next((c for c in self.preset.consumers if c.name == self.finding.consumer), None)
-        self.reading = Reading(self.history, self.preset, plan) if plan else None
+        self.reading = ConsumerHistory(self.history, self.preset, plan) if plan else None
         self.own = {(e.session, e.kind, e.called) for e in self.finding.events}
         self.last = max([self.finding.at, *(min(e.answered, e.called + LONGEST) for e in self.calls)])
         transactions = {e.transaction for e in self.calls if e.transaction is not None}
@@ -219,7 +219,7 @@ class Diagram:
             y += ROW
         return y + 4
 
-    def transaction(self, transaction: Transaction, y: float) -> None:
+    def transaction(self, transaction: TransactionRecord, y: float) -> None:
         x, end = self.x(transaction.began), self.x(end_of(transaction))
         kind = "tx" if transaction.outcome == COMMITTED else "undone"
         tip = f"{transaction}: {transaction.began:.3f} to {end_of(transaction):.3f}"

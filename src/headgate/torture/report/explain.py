@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..judge.reading import Finding, removes
+from ..judge.reading import Violation, removes
 from ..presets.preset import Preset
 from ..presets.settings import again
-from ..record import COMMITTED, FAILED, OPEN, ROLLED_BACK, Event, History, Transaction
+from ..record import COMMITTED, FAILED, OPEN, ROLLED_BACK, Event, History, TransactionRecord
 from .shrink import ENDS, NO_ANSWER, Smaller, interferes, shrink
 
 LINES = 60  # of one explanation
@@ -18,15 +18,15 @@ SLOW = 0.1  # calls that took longer say when they were answered
 AFTER = 1.0  # for so long it goes on after what was found
 
 
-def first_of_each(findings: list[Finding], most: int = MOST_EXPLAINED) -> list[Finding]:
+def first_of_each(findings: list[Violation], most: int = MOST_EXPLAINED) -> list[Violation]:
     """The first finding of each kind: these are explained."""
-    firsts: dict[str, Finding] = {}
+    firsts: dict[str, Violation] = {}
     for finding in findings:
         firsts.setdefault(finding.check, finding)
     return list(firsts.values())[:most]
 
 
-def explain_all(history: History, preset: Preset, findings: list[Finding], repeat: str | None = None) -> str:
+def explain_all(history: History, preset: Preset, findings: list[Violation], repeat: str | None = None) -> str:
     """A summary, and the whole explanation of the first finding of each kind."""
     if not findings:
         return "  nothing wrong"
@@ -36,7 +36,7 @@ def explain_all(history: History, preset: Preset, findings: list[Finding], repea
     )
 
 
-def summary(findings: list[Finding]) -> str:
+def summary(findings: list[Violation]) -> str:
     return "\n".join(f"  {n} x {check}" for check, n in Counter(f.check for f in findings).most_common())
 
 
@@ -48,7 +48,7 @@ def census(history: History) -> str:
     return ", ".join([*parts, f"removals {sum(removes(e) for e in history.events)}"])
 
 
-class Line(NamedTuple):
+class ExplainedLine(NamedTuple):
     at: float
     session: str
     text: str
@@ -63,17 +63,19 @@ def explain(smaller: Smaller) -> str:
     calls = shown_calls(smaller)
     shown = sorted(calls, key=lambda e: (interferes(e), -e.called))[:LINES]  # of too many, those of operators go first
     lines = [
-        Line(e.called, e.session, sentence(e, finding), e.transaction is not None, (e.session, e.kind, e.called) in own)
+        ExplainedLine(
+            e.called, e.session, sentence(e, finding), e.transaction is not None, (e.session, e.kind, e.called) in own
+        )
         for e in shown
     ]
     for transaction in {e.transaction for e in shown if e.transaction is not None}:
         isolation = f" ({transaction.isolation})"
         lines.append(
-            Line(transaction.began, transaction.session, f"begins transaction {transaction.number}{isolation}")
+            ExplainedLine(transaction.began, transaction.session, f"begins transaction {transaction.number}{isolation}")
         )
-        lines.append(Line(end_of(transaction), transaction.session, ending(transaction)))
+        lines.append(ExplainedLine(end_of(transaction), transaction.session, ending(transaction)))
     if any(line.at >= history.drained_at for line in lines) or finding.at >= history.drained_at:
-        lines.append(Line(history.drained_at, "", "all sessions have ended; what is left is drained"))
+        lines.append(ExplainedLine(history.drained_at, "", "all sessions have ended; what is left is drained"))
     lines.sort(key=lambda line: line.at)
     width = max((len(line.session) for line in lines), default=0)
     of = f" (consumer {finding.consumer})" if finding.consumer else ""
@@ -96,12 +98,12 @@ def shown_calls(smaller: Smaller) -> list[Event]:
     return [e for e in smaller.history.events if e.kind not in ENDS and e.called <= until]
 
 
-def end_of(transaction: Transaction) -> float:
+def end_of(transaction: TransactionRecord) -> float:
     """When its session ended it; a failed one is over for others before that."""
     return transaction.ended if transaction.outcome == FAILED else transaction.ending
 
 
-def ending(transaction: Transaction) -> str:
+def ending(transaction: TransactionRecord) -> str:
     """How a transaction ended, as its session knows it."""
     number, later = transaction.number, f", answered at {transaction.ended:.3f}"
     slow = later if SLOW < transaction.ended - transaction.ending < float("inf") else ""
@@ -114,7 +116,7 @@ def ending(transaction: Transaction) -> str:
     return words.get(transaction.outcome, f"asks to commit transaction {number}; no answer came")
 
 
-def sentence(event: Event, finding: Finding | None = None) -> str:
+def sentence(event: Event, finding: Violation | None = None) -> str:
     """A call in words, and what came of it."""
     words = PHRASES.get(event.kind, _any)(event)
     if event.consumer and (finding is None or finding.consumer is None):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..presets.preset import ConsumerPlan, Preset
-from ..record import Ending, Event, Fault, History, Message, Problem, Sent, Transaction, Wait
+from ..record import CallError, Ending, Event, Fault, HandedMessage, History, Sent, TransactionRecord, Wait
 from ..sessions.observers import Counts, FinalState
-from ..sessions.readers import Mark, Span
+from ..sessions.readers import Mark, ReadSpan
 
 FORMAT = 1
 LISTS = ("events", "transactions", "waits", "endings")  # these of a history have a form of their own
@@ -79,16 +79,16 @@ def _final_state(answer: Any) -> FinalState:
     return FinalState(Counts(*counts), {int(seq): state for seq, state in states.items()})
 
 
-def _read(answer: Any) -> tuple[Span, list[int]]:
+def _read(answer: Any) -> tuple[ReadSpan, list[int]]:
     data, twice, removed = answer
-    span = Span({int(seq): text for seq, text in data.items()})
+    span = ReadSpan({int(seq): text for seq, text in data.items()})
     span.removed = tuple((first, end) for first, end in removed)
     return span, twice
 
 
 # How the answers of a call are made again from JSON; the others are numbers and text.
 ANSWERS: dict[str, Callable[[Any], Any]] = {
-    "receive": lambda answer: [Message(*m) for m in answer],
+    "receive": lambda answer: [HandedMessage(*m) for m in answer],
     "count": lambda answer: {name: Counts(*c) for name, c in answer.items()},
     "final_state": _final_state,
     "read": _read,
@@ -131,7 +131,7 @@ def _history(data: dict[str, Any]) -> History:
     for name, value in data["history"].items():
         setattr(history, name, [tuple(v) for v in value] if isinstance(value, list) else value)
     history.faults = [Fault(*f) for f in history.faults]
-    history.transactions = [Transaction(**t) for t in data["transactions"]]
+    history.transactions = [TransactionRecord(**t) for t in data["transactions"]]
     numbers = {t.number: t for t in history.transactions}
     history.events = [_event(e, numbers) for e in data["events"]]
     history.waits = [Wait(at, session, tuple(blockers)) for at, session, blockers in data["waits"]]
@@ -142,12 +142,12 @@ def _history(data: dict[str, Any]) -> History:
     return history
 
 
-def _event(data: dict[str, Any], transactions: dict[int, Transaction]) -> Event:
+def _event(data: dict[str, Any], transactions: dict[int, TransactionRecord]) -> Event:
     event = Event(**data)
     if "transaction" in data:
         event.transaction = transactions[data["transaction"]]
     if "problem" in data:
-        event.problem = Problem(*data["problem"])
+        event.problem = CallError(*data["problem"])
     if "messages" in event.asked:
         event.asked["messages"] = [Sent(*m) for m in event.asked["messages"]]
     if "chain" in event.asked:

@@ -16,9 +16,9 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from ..judge.check import judge
-from ..judge.reading import Finding, removes
+from ..judge.reading import Violation, removes
 from ..presets.preset import Preset
-from ..record import Ending, Event, History, Transaction
+from ..record import Ending, Event, History, TransactionRecord
 
 T = TypeVar("T")
 
@@ -37,13 +37,13 @@ class Smaller(NamedTuple):
 
     history: History
     preset: Preset
-    finding: Finding
+    finding: Violation
 
 
 def shrink(
     history: History,
     preset: Preset,
-    finding: Finding,
+    finding: Violation,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Smaller:
@@ -54,7 +54,7 @@ def shrink(
         preset = replace(preset, consumers=(preset.consumer(finding.consumer),))
     whole = Whole(history, finding)
 
-    def found(messages: Iterable[int], calls: Iterable[Event]) -> Finding | None:
+    def found(messages: Iterable[int], calls: Iterable[Event]) -> Violation | None:
         findings = judge(whole.part(messages, calls), preset)
         if not all(about(f) in known for f in findings):
             return None
@@ -121,11 +121,11 @@ def fewest(units: Sequence[T], works: Callable[[list[T]], bool]) -> list[T]:
     return kept
 
 
-def about(finding: Finding) -> tuple[str, str | None, tuple[int, ...]]:
+def about(finding: Violation) -> tuple[str, str | None, tuple[int, ...]]:
     return finding.check, finding.consumer, finding.seqs
 
 
-def is_same(one: Finding, other: Finding) -> bool:
+def is_same(one: Violation, other: Violation) -> bool:
     """The same check about the same messages because of the same calls."""
     calls = [{(e.session, e.kind, e.called) for e in f.events} for f in (one, other)]
     return about(one) == about(other) and calls[0] == calls[1]
@@ -134,7 +134,7 @@ def is_same(one: Finding, other: Finding) -> bool:
 class Whole:
     """A history that parts are taken of. `messages` and `calls` are those that may be left out."""
 
-    def __init__(self, history: History, finding: Finding) -> None:
+    def __init__(self, history: History, finding: Violation) -> None:
         self.history = history
         self.finding = finding
         self.named: dict[tuple[str | None, str], int] = {}  # the message of an ack_id
@@ -180,7 +180,7 @@ class Whole:
                 less = self.only(event, seqs, deliveries)
                 if names_any(less) or not names_any(event) or event in self.finding.events:
                     events.append(less)
-        lived: set[Transaction] = {e.transaction for e in events if e.transaction is not None}
+        lived: set[TransactionRecord] = {e.transaction for e in events if e.transaction is not None}
         ends = [e for e in self.history.events if e.kind in ENDS and e.transaction in lived and e not in kept]
         small = copy(self.history)
         small.events = sorted(events + ends, key=lambda e: e.answered)  # as they were written down

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..environment.server import Environments
 from ..judge.check import judge
-from ..judge.reading import Finding
+from ..judge.reading import Violation
 from ..presets.preset import Preset
 from ..presets.settings import changed
 from ..record import History
@@ -19,41 +19,41 @@ TRIES = 3  # seeds, before it counts as not failing any more
 SHORTEST = 0.5
 
 
-class Failing(NamedTuple):
+class FailingHistory(NamedTuple):
     """A history that went wrong, and what it was a history of."""
 
     preset: Preset
     seed: int
     seconds: float
     history: History
-    findings: list[Finding]
+    findings: list[Violation]
 
 
-Again = Callable[[Preset, int, float], Failing]  # runs and judges a history
+Again = Callable[[Preset, int, float], FailingHistory]  # runs and judges a history
 
 
 def fresh(environments: Environments) -> Again:
     """Runs histories in fresh databases."""
 
-    def again(preset: Preset, seed: int, seconds: float) -> Failing:
+    def again(preset: Preset, seed: int, seconds: float) -> FailingHistory:
         with environments(preset) as environment:
             history = run(environment, preset, seed, seconds)
-        return Failing(preset, seed, seconds, history, judge(history, preset))
+        return FailingHistory(preset, seed, seconds, history, judge(history, preset))
 
     return again
 
 
 def simplify(
-    failing: Failing,
+    failing: FailingHistory,
     again: Again,
     talk: Callable[[str], None],
     minutes: float = MINUTES,
     clock: Callable[[], float] = time.monotonic,
-) -> Failing:
+) -> FailingHistory:
     """The simplest failing history that is found in that time: the same kind of finding, whatever the seed."""
     check, end = failing.findings[0].check, clock() + 60 * minutes
 
-    def try_it(preset: Preset, seconds: float, words: str) -> Failing | None:
+    def try_it(preset: Preset, seconds: float, words: str) -> FailingHistory | None:
         for seed in range(failing.seed, failing.seed + TRIES):
             if clock() > end:
                 return None
@@ -79,7 +79,7 @@ def simplify(
     return failing
 
 
-def steps(failing: Failing) -> Iterator[str]:
+def steps(failing: FailingHistory) -> Iterator[str]:
     """What may be left out, the largest parts first; several settings stand for a group that is tried at once."""
     preset, consumer = failing.preset, failing.findings[0].consumer
     if len(preset.consumers) > 1:

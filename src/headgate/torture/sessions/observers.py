@@ -9,7 +9,7 @@ import psycopg
 
 from ..presets.preset import STREAM, Preset
 from ..record import History
-from .session import Session
+from .session import TortureSession
 
 COUNTS = """
 select name, floor, unread, exact, in_flight, parked, dead, lost
@@ -18,7 +18,7 @@ select name, floor, unread, exact, in_flight, parked, dead, lost
 ALL = 2147483647
 
 # What people ask without harm, and the values that it takes.
-QUESTIONS: dict[str, tuple[str, Callable[[Session, str], list[Any]]]] = {
+QUESTIONS: dict[str, tuple[str, Callable[[TortureSession, str], list[Any]]]] = {
     "peek": (
         "select seq, state from headgate.peek(%s, %s, 20, %s)",
         lambda s, c: [STREAM, c, s.random.random() < 0.5],
@@ -87,7 +87,7 @@ def counts(rows: list[Any]) -> dict[str, Counts]:
     return {row[0]: Counts(*row[1:]) for row in rows}
 
 
-class Observer(Session):
+class ObserverSession(TortureSession):
     """Asks something after the other; every third time how far the consumers are."""
 
     def __init__(self, *arguments: Any) -> None:

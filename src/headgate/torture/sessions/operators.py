@@ -7,7 +7,7 @@ from typing import Any
 
 from ..presets.preset import STREAM, Preset, channel_of, named
 from ..record import Event
-from .session import Session
+from .session import TortureSession
 
 CANCEL = """
 select pg_cancel_backend(a.pid) from pg_stat_activity a
@@ -48,7 +48,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$ select 0::big
 """
 
 
-class Operator(Session):
+class OperatorSession(TortureSession):
     """Maintains, seeks, alters: whatever the preset has weights for."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -362,7 +362,7 @@ class Operator(Session):
         return sorted({m.key for e in sends for m in e.asked["messages"] if m.key})
 
 
-class Maintainer(Operator):
+class MaintainerSession(OperatorSession):
     """What a server does all the time, as it should be done: each call on its own."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -13,7 +13,7 @@ import psycopg
 
 from ..presets.preset import STREAM
 from ..record import Event, History
-from .session import Session
+from .session import TortureSession
 
 
 class Mark(dict[str, Any]):
@@ -27,7 +27,7 @@ class Mark(dict[str, Any]):
         return json.dumps(self)
 
 
-class Span(dict[int, str]):
+class ReadSpan(dict[int, str]):
     """What was read between two marks: the data of each seq. `removed` is what was gone by then."""
 
     removed: tuple[tuple[int, int], ...] = ()
@@ -40,9 +40,9 @@ class Span(dict[int, str]):
         return any(first <= seq < end for first, end in self.removed)
 
 
-def read_span(db: psycopg.Connection, start: Mark, end: Mark, tasks: int) -> tuple[Span, list[int]]:
+def read_span(db: psycopg.Connection, start: Mark, end: Mark, tasks: int) -> tuple[ReadSpan, list[int]]:
     """Everything between two marks, and what came twice. What was removed is asked last: what is being read is not."""
-    span, twice = Span(), []
+    span, twice = ReadSpan(), []
     query = "select query from headgate.read_plan(%s, %s, %s, columns => '{seq,data}', tasks => %s)"
     for (task,) in db.execute(query, [STREAM, start.text, end.text, tasks]).fetchall():
         for seq, data in db.execute(task):
@@ -53,7 +53,7 @@ def read_span(db: psycopg.Connection, start: Mark, end: Mark, tasks: int) -> tup
     return span, twice
 
 
-class Reader(Session):
+class ReaderSession(TortureSession):
     """Goes on from its mark, now and then reads an old span again, or begins a new chain."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -137,7 +137,7 @@ class Reader(Session):
         return self.call(kind, query, values, one_mark, chain=(self.name, self.chain), **asked)
 
 
-class Archiver(Reader):
+class ArchiverSession(ReaderSession):
     """Copies everything, and says how far it is; now and then again what it said before."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from ..presets.preset import STREAM, channel_of
 from ..record import Sent
 from .operators import first
-from .session import Session
+from .session import TortureSession
 
 STAGE = "select headgate.stage(%s, %s, %s, %s)"
 FILL = """
@@ -19,7 +19,7 @@ insert into headgate.{} (key, data, channel)
 LAST_SEQS = "select m.data, max(m.seq) from headgate.log_s m where m.data = any(%s) group by m.data"
 
 
-class Sender(Session):
+class SenderSession(TortureSession):
     """The only writer of its keys, so that it knows their order; in upsert streams it also writes keys of all."""
 
     def __init__(self, *arguments: Any) -> None:

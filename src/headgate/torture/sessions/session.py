@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from ..presets.preset import STREAM, Preset
-from ..record import COMMITTED, FAILED, ROLLED_BACK, UNKNOWN, Event, History, Message, Sent, Transaction
+from ..record import COMMITTED, FAILED, ROLLED_BACK, UNKNOWN, Event, HandedMessage, History, Sent, TransactionRecord
 
 ISOLATIONS = ("read committed", "read committed", "read committed", "repeatable read", "serializable")
 STATEMENT_TIMEOUT = "15s"
@@ -27,42 +27,44 @@ Values = list[Any] | dict[str, Any]
 IDLE, IN_TRANSACTION = TransactionStatus.IDLE, TransactionStatus.INTRANS
 
 
-class Pool:
+class MessagePool:
     """Messages that a worker passes on, so that others settle a part of its batch, and those received last, which
     others may extend while their worker settles them."""
 
     def __init__(self) -> None:
-        self._messages: list[tuple[str, Message]] = []
+        self._messages: list[tuple[str, HandedMessage]] = []
         self.shared: set[str] = set()  # deliveries of which several have a part
-        self._recent: list[tuple[str, Message]] = []
+        self._recent: list[tuple[str, HandedMessage]] = []
         self._lock = threading.Lock()
 
-    def notice(self, consumer: str, messages: list[Message]) -> None:
+    def notice(self, consumer: str, messages: list[HandedMessage]) -> None:
         with self._lock:
             self._recent += [(consumer, m) for m in messages]
             del self._recent[:-40]
 
-    def recent(self, consumer: str) -> list[Message]:
+    def recent(self, consumer: str) -> list[HandedMessage]:
         with self._lock:
             return [m for c, m in self._recent if c == consumer]
 
-    def put(self, consumer: str, messages: list[Message]) -> None:
+    def put(self, consumer: str, messages: list[HandedMessage]) -> None:
         with self._lock:
             self._messages += [(consumer, m) for m in messages]
             self.shared |= {m.delivery for m in messages}
             del self._messages[:-60]  # what nobody took is forgotten, and expires
 
-    def take(self, consumer: str, n: int) -> list[Message]:
+    def take(self, consumer: str, n: int) -> list[HandedMessage]:
         with self._lock:
             taken = [p for p in self._messages if p[0] == consumer][-n:]
             self._messages = [p for p in self._messages if p not in taken]
         return [m for _, m in taken]
 
 
-class Session(threading.Thread, ABC):
+class TortureSession(threading.Thread, ABC):
     """What all sessions share: a connection, transactions around what they do, and the record of it."""
 
-    def __init__(self, name: str, url: str, preset: Preset, history: History, pool: Pool, seconds: float) -> None:
+    def __init__(
+        self, name: str, url: str, preset: Preset, history: History, pool: MessagePool, seconds: float
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self.preset = preset
         self.history = history
@@ -74,7 +76,7 @@ class Session(threading.Thread, ABC):
         self.open = preset.open  # how many steps are a transaction
         self.longest_rest = 0.005  # between steps, at most
         self.prepared = preset.prepared if can_prepare(self.db) else 0.0
-        self.transaction: Transaction | None = None
+        self.transaction: TransactionRecord | None = None
         self.steps: list[Event] = []  # of the open transaction
         self.failure: BaseException | None = None
 
@@ -197,7 +199,7 @@ class Session(threading.Thread, ABC):
         self.transaction = None
         self.steps = []
 
-    def end_prepared(self, transaction: Transaction, outcome: str, statement: str) -> None:
+    def end_prepared(self, transaction: TransactionRecord, outcome: str, statement: str) -> None:
         """PREPARE TRANSACTION; another session ends it after a while."""
         name = f"{self.name}-{transaction.number}"
         event = self.history.call(

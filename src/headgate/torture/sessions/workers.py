@@ -6,20 +6,20 @@ import json
 from typing import Any
 
 from ..presets.preset import STREAM
-from ..record import Message, Sent
-from .session import Session
+from ..record import HandedMessage, Sent
+from .session import TortureSession
 
 ACK_WAITS = (0.05, 0.4, 1.5)  # seconds, of single receives
 EXTENSIONS = (0.0, 0.02, 0.3, 0.3, 0.8, 1.2)  # also nearer, and now
 
 
-class Worker(Session):
+class WorkerSession(TortureSession):
     """Receives and settles, in every way there is."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.longest_rest = self.preset.rest
-        self.held: dict[str, list[Message]] = {c.name: [] for c in self.preset.consumers}
+        self.held: dict[str, list[HandedMessage]] = {c.name: [] for c in self.preset.consumers}
         self.joined: dict[str, float] = {}
         self.sent = 0
 
@@ -97,7 +97,7 @@ class Worker(Session):
             "select ack_id, seq, key, data, attempt from headgate.receive(%s, %s, %s, %s, %s::text[], %s, "
             "make_interval(secs => %s::float8))",
             [STREAM, consumer, n, self.name, acks or None, False if misused else None, ack_wait],
-            lambda rows: [Message(*row) for row in rows],
+            lambda rows: [HandedMessage(*row) for row in rows],
             consumer=consumer,
             n=n,
             acks=acks,
@@ -106,7 +106,7 @@ class Worker(Session):
         )
         if event.problem or not event.answer:
             return
-        got: list[Message] = event.answer
+        got: list[HandedMessage] = event.answer
         if self.transaction is None:
             self.pool.notice(consumer, got)
         if self.random.random() < self.preset.deaf:
@@ -165,12 +165,12 @@ class Worker(Session):
             delay=delay,
         )
 
-    def ack_some(self, consumer: str, choices: list[Message]) -> None:
+    def ack_some(self, consumer: str, choices: list[HandedMessage]) -> None:
         if choices:
             some = self.random.sample(choices, self.random.randint(1, min(3, len(choices))))
             self.settle_by("ack", consumer, [m.ack_id for m in some])
 
-    def extend(self, consumer: str, choices: list[Message]) -> None:
+    def extend(self, consumer: str, choices: list[HandedMessage]) -> None:
         if not choices:
             return
         by = self.random.choice(EXTENSIONS)

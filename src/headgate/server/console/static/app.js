@@ -145,6 +145,7 @@ async function look() {
   if (!now.page.load) return draw();
   let data,
     error = null;
+  const began = performance.now();
   try {
     data = await now.page.load(ctx);
   } catch (failed) {
@@ -156,7 +157,8 @@ async function look() {
   else Object.assign(here, { data, error: null });
   draw();
   clearTimeout(timer);
-  timer = setTimeout(tick, every() || EVERY);
+  // (what takes long is looked at seldom: a tenth of the time at most)
+  timer = setTimeout(tick, Math.max(every() || EVERY, (performance.now() - began) * 10));
 }
 
 const isAway = (error) => !!error && (error.status === 0 || error.status === 503);

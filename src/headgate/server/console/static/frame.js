@@ -34,7 +34,7 @@ export function frame({ path, name, isMenuOpen, turnMenu, draw, turnLive, away, 
       h("button", { class: "burger", "aria-label": "Menu", "aria-expanded": String(isMenuOpen), onclick: turnMenu }, "☰"),
       h(
         "a",
-        { class: "brand", href: "#/" },
+        { class: "brand", href: "#/", "aria-label": "Headgate" },
         h("img", { src: "console/icon.svg", alt: "", width: 20, height: 20 }),
         h("span", {}, "Headgate"),
       ),

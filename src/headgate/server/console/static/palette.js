@@ -30,29 +30,34 @@ const COMMANDS = () => [
   ...(session.me?.auth ? [{ kind: "do", name: "Log out", act: logout }] : []),
 ];
 
-/** What can be done to what was found. */
-function doings({ streams, consumers }) {
+/** What can be done to what was found. (The listing may be some seconds old: who says resume is believed.) */
+function doings({ streams, consumers }, text) {
   const found = [];
+  const [said] = /^(pause|resume)/i.exec(text) || [];
   if (may("produce"))
     for (const s of streams.slice(0, 3)) found.push({ kind: "do", name: `Send to ${s.name}`, act: () => send(s.name) });
   if (isAdmin())
     for (const { consumer: c } of consumers.slice(0, 3))
-      found.push({
-        kind: "do",
-        name: `${c.paused ? "Resume" : "Pause"} ${c.stream} / ${c.name}`,
-        act: () =>
-          ask({
-            title: `${c.paused ? "Resume" : "Pause"} ${c.name} of ${c.stream}?`,
-            action: c.paused ? "Resume" : "Pause",
-            body: () =>
-              h("p", {}, c.paused ? "It is handed messages again." : "It is handed nothing until it is resumed."),
-            act: async () => {
-              await post(consumerPath(c.stream, c.name, c.paused ? "resume" : "pause"));
-              note(c.paused ? `${c.name} goes on.` : `${c.name} is paused.`);
-            },
-          }),
-      });
+      found.push(turning(c, said ? said.toLowerCase() === "resume" : c.paused));
   return found;
+}
+
+function turning(c, isResume) {
+  const word = isResume ? "Resume" : "Pause";
+  return {
+    kind: "do",
+    name: `${word} ${c.stream} / ${c.name}`,
+    act: () =>
+      ask({
+        title: `${word} ${c.name} of ${c.stream}?`,
+        action: word,
+        body: () => h("p", {}, isResume ? "It is handed messages again." : "It is handed nothing until it is resumed."),
+        act: async () => {
+          await post(consumerPath(c.stream, c.name, word.toLowerCase()));
+          note(isResume ? `${c.name} goes on.` : `${c.name} is paused.`);
+        },
+      }),
+  };
 }
 
 /** "orders 42": a message. */
@@ -102,7 +107,7 @@ export function openPalette() {
           act: go(toConsumer(c.stream, c.name)),
         })),
       ];
-      const doing = text ? doings(all).filter((item) => !isDoing || fits(item)) : [];
+      const doing = text ? doings(all, text).filter((item) => !isDoing || fits(item)) : [];
       found = [...messageOf(text), ...(isDoing ? doing : named), ...own, ...(isDoing ? named : doing)];
       chosen = Math.min(chosen, Math.max(0, found.length - 1));
       draw();

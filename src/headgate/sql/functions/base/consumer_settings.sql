@@ -50,15 +50,17 @@ begin
                           'choose 100 milliseconds to 1 hour');
   end if;
   if p_backoff is not null and not coalesce(case jsonb_typeof(p_backoff)
-      when 'number' then p_backoff::numeric >= 0
+      -- up to 30 years: a time beyond all calendars would fail each nack
+      when 'number' then p_backoff::numeric between 0 and 1e9
       when 'array' then jsonb_array_length(p_backoff) > 0
-        and not jsonb_path_exists(p_backoff, '$[*] ? (@.type() != "number" || @ < 0)')
+        and not jsonb_path_exists(p_backoff, '$[*] ? (@.type() != "number" || @ < 0 || @ > 1e9)')
       when 'object' then jsonb_typeof(p_backoff -> 'first') = 'number'
-        and (p_backoff ->> 'first')::numeric >= 0
         and not exists (select from jsonb_each(p_backoff) e
                          where e.key not in ('first', 'factor', 'max', 'jitter')
-                                                               or jsonb_typeof(e.value) <> 'number'
-                                                               or e.value::numeric < 0)
+                            or jsonb_typeof(e.value) <> 'number'
+                            or e.value::numeric not between 0
+                               and case e.key when 'jitter' then 1
+                                              when 'factor' then 1e300 else 1e9 end)
       end, false) then
     perform headgate.fail('HG010', format('backoff %s is not possible', p_backoff),
       'give seconds (10), a list of seconds ([1, 10, 60]), or {"first": 1, "factor": 2, "max": 300, "jitter": 0.2}');

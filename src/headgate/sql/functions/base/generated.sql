@@ -11,7 +11,7 @@
 create or replace function headgate.pasted(p_name text, p_holds text[]) returns text
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
-  source text := headgate.templates() ->> p_name;
+  source text := rtrim(headgate.templates() ->> p_name, E'\n');
   condition text;
   found text[];
   words text[];

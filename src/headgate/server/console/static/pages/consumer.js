@@ -28,6 +28,27 @@ const peeked = (c, more) => [
   ...more,
 ];
 
+const SLOW = 400; // milliseconds that a consumer's own figures may take
+
+/** Its figures; where counting them takes long (very many channels), those of the listing that all pages share. */
+async function figures(ctx, stream, consumer) {
+  if (ctx.state.isSlow) {
+    const { consumers } = await get("api/overview", { stream, search: consumer, limit: 1000 });
+    const found = consumers.find((r) => r.consumer.name === consumer);
+    if (found) return found.consumer;
+  }
+  const began = performance.now();
+  const found = await get(consumerPath(stream, consumer));
+  ctx.state.isSlow = performance.now() - began > SLOW;
+  return found;
+}
+
+/** What kind of stream it is, and its rate. */
+async function streamOf(ctx, stream) {
+  const { streams } = await get("api/overview", { stream, limit: 1 });
+  return streams[0] || get(`api/streams/${encodeURIComponent(stream)}`);
+}
+
 /** What of a key is not done: the first one holds the others up. */
 function keyPanel(ctx, c, rows) {
   const [first] = rows;
@@ -111,8 +132,8 @@ export default {
       settings: async () => ({ data: [] }),
     }[tab];
     const [c, s, history, found] = await Promise.all([
-      get(path),
-      get(`api/streams/${encodeURIComponent(stream)}`),
+      figures(ctx, stream, consumer),
+      streamOf(ctx, stream),
       charts(ctx, path + "/history", MINUTES[ctx.query.span || "hour"] || 60),
       rows(),
     ]);
@@ -165,7 +186,7 @@ export default {
         ],
         ["Rate", f.rate(c.rate), "First attempts"],
         ["Oldest", f.length(oldest)],
-        ["Drained in", drained(c, s.rate || 0), `At ${f.rate(c.rate)}, while ${f.rate(s.rate)} come in`],
+        ["Drained in", drained(c, s.rate || 0), `Until nothing waits, at ${f.rate(c.rate)}, while ${f.rate(s.rate)} come in`],
         c.lost ? ["Lost", f.short(c.lost), "Removed by retention before it was done", true] : null,
       ),
       h(

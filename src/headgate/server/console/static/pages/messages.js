@@ -166,7 +166,8 @@ export default {
   name: "messages",
   title: (ctx) => (ctx.query.stream ? `Messages of ${ctx.query.stream}` : "Messages"),
   /** Only the newest change by themselves; a search is costly, and looked at once. */
-  every: (ctx) => (ctx.query.tail === "on" || !(ctx.query.text || ctx.query.before || ctx.query.after) ? 2000 : 0),
+  every: ({ data, query: q }) =>
+    !data?.error && (q.tail === "on" || !(q.text || q.before || q.after)) ? 2000 : 0,
   async load(ctx) {
     if (!ctx.query.stream) return { rows: null };
     try {
@@ -227,5 +228,6 @@ export default {
 
 function local(text) {
   const d = new Date(text);
+  if (isNaN(d)) return ""; // whoever wrote the address
   return new Date(d - d.getTimezoneOffset() * 60e3).toISOString().slice(0, 19);
 }

@@ -42,7 +42,7 @@ export const consumerColumns = [
 export function drained(c, inbound = 0) {
   if (!c.unread) return "–";
   const speed = (c.rate || 0) - inbound;
-  return c.paused || speed <= 0 ? "not at this rate" : f.length(c.unread / speed);
+  return c.paused || speed <= 0 ? "never" : f.length(c.unread / speed);
 }
 
 function firstRun(ctx) {
@@ -52,7 +52,7 @@ function firstRun(ctx) {
       await post("api/streams/hello/consumers", { name: "me", if_not_exists: true });
       await post("api/streams/hello/messages", { messages: [{ key: "hello.world", data: { text: "It works." } }] });
       note("Sent. There it is.");
-      ctx.go("/streams/hello");
+      ctx.go("/streams/hello?tab=messages");
     } catch (error) {
       fail(error);
     }
@@ -89,6 +89,12 @@ function firstRun(ctx) {
   ];
 }
 
+/** Of a large database people are shown what was seen lately. */
+export function aged(at) {
+  const seconds = (Date.now() - Date.parse(at)) / 1000;
+  return seconds > 15 && h("small", { class: "quiet" }, `as it was ${f.length(seconds)} ago`);
+}
+
 export default {
   name: "overview",
   title: () => "Overview",
@@ -115,6 +121,7 @@ export default {
         "div",
         { class: "title" },
         h("h1", {}, "Overview"),
+        aged(d.at),
         h("span", { class: "grow" }),
         tabs(
           [
