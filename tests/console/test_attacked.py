@@ -202,6 +202,17 @@ class TestSessions:
             expect(other.get_by_label("Token")).to_be_visible()
             other.close()
 
+    def test_a_token_for_some_streams(self, browser: Browser, server: Replica) -> None:
+        with browser.tab(server.url, server.new_token("monitor", streams=["payments"])) as tab:
+            tab.open("/")
+            expect(tab.page.locator("tbody")).to_contain_text("ledger")
+            expect(tab.page.locator("tbody")).not_to_contain_text("orders")
+            assert "Doctor" not in tab.page.locator("nav").inner_text()
+            for path in ("/doctor", "/streams/orders", "/messages?stream=orders", "/tokens"):
+                tab.page.goto(f"{tab.url}/#{path}")
+                expect(tab.page.locator(".failure")).to_contain_text("this")
+            tab.forgive("403")
+
     def test_logging_in_replaces_a_session_that_was_planted(self, browser: Browser, server: Replica) -> None:
         with browser.tab(server.url, None) as tab:
             port = server.url.rpartition(":")[2]

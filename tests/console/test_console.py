@@ -288,6 +288,12 @@ def test_copied_calls_work(tab: Tab, shop: headgate.Headgate, db: psycopg.Connec
         assert part in tab.page.evaluate("navigator.clipboard.readText()")
 
 
+def test_a_finding_leads_to_what_it_is_about(tab: Tab) -> None:
+    tab.open("/doctor")
+    tab.page.get_by_role("link", name="orders/billing", exact=True).first.click()
+    expect(tab.page.get_by_role("heading", name="billing")).to_be_visible()
+
+
 def test_it_says_that_the_server_is_away(tab: Tab) -> None:
     tab.open("/")
     tab.page.context.set_offline(True)

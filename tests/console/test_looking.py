@@ -84,6 +84,16 @@ class TestSearching:
             query[step] = start
             assert admin.get("/api/streams/long/messages", params=query).json() == {"data": []}
 
+    def test_large_messages_end_it_earlier(self, admin: httpx.Client, hg: Headgate) -> None:
+        large = hg.stream("large", create=True, max_message_bytes=8_000_000)
+        for _ in range(16):
+            large.send("x" * 5_000_000)
+        answer = admin.get("/api/streams/large/messages", params={"text": "none"}).json()
+        assert answer["data"] == []
+        assert 10 <= answer["next"] < 16
+        answer = admin.get("/api/streams/large/messages", params={"text": "none", "after": answer["next"]}).json()
+        assert answer == {"data": []}
+
     def test_times(self, admin: httpx.Client, hg: Headgate) -> None:
         [m] = hg.stream("orders").messages(1)
         now = datetime.now(UTC).isoformat()

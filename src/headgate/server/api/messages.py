@@ -52,7 +52,7 @@ async def list_messages(call: Call) -> list[Stored]:
     if q.text is None:
         return [eyes.stored(m) for m in await look(q.limit, before, after)]
     wanted = q.text.lower()
-    found, call.next = await search(look, lambda m: eyes.contains(m, wanted), q.limit, backward, before, after)
+    found, call.next = await search(look, eyes.text, wanted, q.limit, backward, before, after)
     return [eyes.stored(m) for m in found]
 
 

@@ -46,10 +46,10 @@ class Eyes:
         data, headers, cut = self._look(d.data, d.headers)
         return Dead(d.seq, d.key, data, headers, d.failed_at, d.attempts, d.last_error, d.source_seq, cut)
 
-    def contains(self, m: StoredMessage, text: str) -> bool:
-        """Whether a lower-case text stands in what is seen of it: what is hidden cannot be guessed by searching."""
+    def text(self, m: StoredMessage) -> str:
+        """What is seen of it as text, to search in: what is hidden cannot be guessed so."""
         data, headers = self.hiding.shown(m.data, m.headers)
-        return text in _text(data).lower() or (headers is not None and text in _text(headers).lower())
+        return _text(data) if headers is None else f"{_text(data)}\n{_text(headers)}"
 
     def _look(self, data: Any, headers: dict[str, Any] | None) -> tuple[Any, dict[str, Any] | None, int | None]:
         data, headers = self.hiding.shown(data, headers)

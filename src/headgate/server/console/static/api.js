@@ -92,3 +92,5 @@ export const consumerPath = (stream, consumer, ...more) => streamPath(stream, "c
 export const may = (scope) =>
   !!session.me && (session.me.scopes.includes("admin") || session.me.scopes.includes(scope));
 export const isAdmin = () => may("admin");
+/** Whether the token is for all streams: what is about the whole database is shown to no other. */
+export const isForAll = () => !!session.me?.everywhere;

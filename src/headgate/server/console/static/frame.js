@@ -1,7 +1,7 @@
 // What is around a page: the top with its settings, the pages to go to, and what is wrong with all of it.
 
 import { h } from "./view.js";
-import { call, session, isAdmin, may } from "./api.js";
+import { call, session, isAdmin, isForAll, may } from "./api.js";
 import { settings, remember } from "./settings.js";
 import { failure, note } from "./ui.js";
 import { openPalette } from "./palette.js";
@@ -13,11 +13,11 @@ export const NAVIGATION = [
   ["/dead", "Dead letters", "d"],
   ["/tenants", "Tenants", "t"],
   ["/push", "Push", "p"],
-  ["/sources", "Sources", "c"],
-  ["/pipelines", "Pipelines", "i"],
-  ["/tokens", "Tokens", "k", isAdmin],
-  ["/audit", "Audit", "a", isAdmin],
-  ["/doctor", "Doctor", "h"],
+  ["/sources", "Sources", "c", isForAll],
+  ["/pipelines", "Pipelines", "i", isForAll],
+  ["/tokens", "Tokens", "k", () => isAdmin() && isForAll()],
+  ["/audit", "Audit", "a", () => isAdmin() && isForAll()],
+  ["/doctor", "Doctor", "h", isForAll],
 ];
 const TIMES = { local: "Local time", UTC: "UTC", relative: "Relative" };
 const THEMES = { system: "System", light: "Light", dark: "Dark" };

@@ -4,6 +4,8 @@ import { h } from "../view.js";
 import { get, post, remove, consumerPath, isAdmin, may } from "../api.js";
 import { link, toConsumer, toMessage, table, button, ask, copies } from "../ui.js";
 import { payload } from "../payload.js";
+import { chart } from "../charts.js";
+import { charts, MINUTES } from "../history.js";
 import { pager } from "./overview.js";
 import { send } from "./stream_actions.js";
 import * as f from "../format.js";
@@ -131,13 +133,14 @@ export default {
     if (!stream || !consumer)
       return { overview: await get("api/overview", { only: "dead", sort: "dead", limit: PAGE, after: after || 0 }) };
     const path = consumerPath(stream, consumer, "dead");
-    const [groups, letters] = await Promise.all([
+    const [groups, history, letters] = await Promise.all([
       get(path + "/groups"),
+      charts(ctx, consumerPath(stream, consumer, "history"), MINUTES[ctx.query.span || "hour"] || 60),
       group ? get(path, { group, limit: SHOWN, after, data_limit: LONG }) : [],
     ]);
-    return { groups, letters };
+    return { groups, history, letters };
   },
-  view(ctx, { overview, groups, letters }) {
+  view(ctx, { overview, groups, history, letters }) {
     if (overview) return consumers(ctx, overview);
     const { stream, consumer } = ctx.query;
     const path = consumerPath(stream, consumer, "dead");
@@ -163,7 +166,7 @@ export default {
         title: "Edit and redrive",
         data: typeof d.data === "string" ? d.data : f.json(d.data),
         key: d.key ?? "",
-        headers: d.headers ? f.json(d.headers) : "",
+        headers: Object.keys(d.headers || {}).length ? f.json(d.headers) : "",
         about: `It is sent to ${stream} as a new message, to all its consumers, and this dead letter is thrown away.`,
         done: async (seq) => {
           await remove(path, { seqs: [d.seq] });
@@ -193,6 +196,13 @@ export default {
           python: `hg.stream("${stream}").consumer("${consumer}").redrive(all=True)`,
         }),
       ),
+      groups.length > 0 &&
+        h(
+          "div",
+          { class: "charts" },
+          chart({ title: "Dead letters", show: f.short, ...history.of("Dead", "dead") }),
+          chart({ title: "Parked, to be tried again", show: f.short, ...history.of("Parked", "parked") }),
+        ),
       groups.some((g) => !g.complete) &&
         h("p", { class: "warn" }, "These are the newest 100,000. There are more."),
       !groups.length && h("p", { class: "quiet empty" }, "There are none."),
