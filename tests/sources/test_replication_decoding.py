@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from headgate.postgres.cluster import Cluster
 from headgate.replication import catalog, changes, pgoutput, values, wire
+from headgate.replication.assembling import HEARTBEAT, Assembler
 from headgate.replication.pgoutput import UNCHANGED, Column, Relation, Value
 from support.source_databases import source_database
 
@@ -124,6 +125,15 @@ def test_frames(lsn: int, end: int, payload: bytes, asks: bool) -> None:
     assert wire.lsn_number(wire.lsn_text(lsn)) == lsn
     status = wire.write_status(lsn, datetime(2000, 1, 1, 0, 0, 1, tzinfo=UTC))
     assert struct.unpack(">cQQQq?", status) == (b"r", lsn, lsn, lsn, 1_000_000, False)
+
+
+def test_heartbeats_of_other_sources_are_not_ours() -> None:
+    """Two sources of one database see each other's; one that came last hid the one that was waited for, for ever."""
+    ours = Assembler(0, heart="ours")
+    for lsn, text in enumerate(("ours 1", "theirs 1", "theirs 2")):
+        note = pgoutput.Note(False, lsn, HEARTBEAT, text.encode())
+        ours.push(b"w" + struct.pack(">QQq", lsn, lsn, 0) + written(note))
+    assert ours.heartbeat == "ours 1"
 
 
 # --- values

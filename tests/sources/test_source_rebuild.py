@@ -243,8 +243,8 @@ def rebuild(
         finally:
             hold_commits(source, False)
             application.stop()
-        wait_until(lambda: is_read(hg))
         hg.sources.alter_postgres("shop", backfill_rate=0)
+        wait_until(lambda: is_read(hg))
         hg.sources.backfill("shop", ["public.pairs"])  # what an ALTER gives rows that nobody touches is not in the log
         wait_until(lambda: is_read(hg))
         caught_up(hg, source)

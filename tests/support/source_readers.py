@@ -23,7 +23,7 @@ logging.basicConfig(level=logging.INFO)
 import headgate
 from headgate.replication import feed, reader, service, watching
 from headgate.service import Pace
-reader.KEEP_EVERY, reader.LEASE, service.LOOK_EVERY, service.RETRY = 0.2, 1.0, 0.1, Pace(0.1, 1.0)
+reader.KEEP_EVERY, reader.LEASE, service.LOOK_EVERY, service.RETRY = 0.2, 3.0, 0.1, Pace(0.1, 1.0)
 reader.TABLES_EVERY, watching.WATCH_EVERY = 1.0, 0.3
 feed.TELL_EVERY = 0.2
 async def main():

@@ -26,7 +26,7 @@ MODULES = {
     "discarding": ("discard",),
     "messages": ("message", "peek"),
     "observing": ("observe",),
-    "operating": ("up", "migrate", "maintain", "doctor", "bench", "torture", "completion"),
+    "operating": ("up", "worker", "migrate", "maintain", "doctor", "bench", "torture", "completion"),
     "pipelines": ("pipeline",),
     "receiving": ("receive",),
     "sending": ("send",),

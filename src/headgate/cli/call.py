@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -148,6 +149,13 @@ class Call:
     def named_url(self) -> str | None:
         """The database, if it was said for this run: for what should not happen to the context in use by accident."""
         return _database(context_file.where(self._database, self._context, in_use=False))
+
+    def tell_place(self) -> None:
+        """Puts the database or server that was said for this run into the environment, for a program of the user's."""
+        place = context_file.where(self._database, self._context, in_use=False)
+        for name, value in (("HEADGATE_DATABASE_URL", place.url), ("HEADGATE_TOKEN", place.token)):
+            if value is not None:
+                os.environ[name] = value
 
     @property
     def hg(self) -> headgate.Headgate:

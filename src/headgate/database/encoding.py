@@ -159,7 +159,7 @@ def decoder(type: Any) -> Callable[[str, dict[str, Any] | None], Any]:
         except (ValueError, RecursionError) as error:  # of msgspec and of pydantic both are ValueErrors
             raise DataInvalid(
                 f"the message is not of the type {_name(type)}: {error}",
-                hint="`m.text` is what was sent; it is not settled: nack it, or ack it if it is to be skipped",
+                hint="`m.text` is what was sent; a worker counts it as failed, others nack it, or ack it to skip it",
             ) from error
 
     return read

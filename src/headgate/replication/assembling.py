@@ -74,8 +74,11 @@ class Batch:
 class Assembler:
     """What was read, in batches of bounded size. Transactions that ended up to `start` are passed over."""
 
-    def __init__(self, start: int, changed: Callable[[int, str, str, bool], None] | None = None) -> None:
+    def __init__(
+        self, start: int, changed: Callable[[int, str, str, bool], None] | None = None, heart: str = ""
+    ) -> None:
         self._start = start
+        self._heart = heart  # what its own heartbeats begin with: other sources of the database write some, too
         self._changed = changed  # is told of each change: transaction, key, table, whether it is of all its rows
         self._tables: dict[int, Table] = {}
         self._own: set[int] = set()  # tables of Headgate itself
@@ -187,7 +190,8 @@ class Assembler:
     def _note(self, note: pgoutput.Note) -> None:
         """An annotation holds for what follows it in its transaction. A heartbeat is ours."""
         if note.prefix == HEARTBEAT:
-            self.heartbeat = note.content.decode(errors="replace")
+            text = note.content.decode(errors="replace")
+            self.heartbeat = text if text.startswith(self._heart) else self.heartbeat
         elif note.prefix == ANNOTATE and note.is_transactional and self._transaction is not None:
             self._transaction.annotations = _as_json(note.content)
             self._about = self._transaction.metadata()

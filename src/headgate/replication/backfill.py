@@ -37,9 +37,10 @@ GONE = ("08", "57P")  # SQLSTATEs of a server that is gone. All others are about
 
 _COLUMNS = """
 select c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text,
-       coalesce((select sum(greatest(l.reltuples, 0)) from pg_partition_tree(c.oid) x join pg_class l on l.oid = x.relid
-                  where x.isleaf), greatest(c.reltuples, 0))::int8, p.rowfilter, a.attname::text,
-       a.atttypid::int8, a.atttypmod, format_type(a.atttypid, a.atttypmod),
+       (select case when min(l.reltuples) >= 0 then sum(l.reltuples) end  -- (-1: it was never analyzed)
+          from pg_class l where l.oid = c.oid and c.relkind = 'r'
+            or l.oid in (select x.relid from pg_partition_tree(c.oid) x where x.isleaf))::int8,
+       p.rowfilter, a.attname::text, a.atttypid::int8, a.atttypmod, format_type(a.atttypid, a.atttypmod),
        coalesce(array_position(i.indkey::int2[], a.attnum), -1)
   from pg_publication_tables p
   join pg_namespace n on n.nspname = p.schemaname
@@ -65,7 +66,7 @@ class Rows:
     paging: list[tuple[str, str]]  # columns of the key in the order of its index, with their types
     places: list[int]  # where those columns are
     row_filter: str | None
-    estimate: int
+    estimate: int | None  # of its rows
     last_key: list[str] | None
     again: list[str]
     is_partitioned: bool = False

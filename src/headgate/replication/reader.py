@@ -83,7 +83,8 @@ class Reader:
         self._target_url = target_url
         self._pooler = pooler
         self._backfill = Backfill(reading.name, reading.publication, reading.routes)
-        self._assembler = Assembler(reading.lsn, self._backfill.changed)
+        self._heartbeat = Heartbeat()
+        self._assembler = Assembler(reading.lsn, self._backfill.changed, self._heartbeat.name)
         self._buffer = Buffer()
         self._written = reading.lsn  # everything up to here is in the stream, or was nothing
         self._count = 0  # messages of the open transaction
@@ -231,7 +232,6 @@ class Reader:
         r = self.reading
         problems: list[str] = []
         looked = -TABLES_EVERY
-        heartbeat = Heartbeat()
         async with await connect(r.url) as source:
             while True:
                 written = self._written
@@ -239,7 +239,7 @@ class Reader:
                 seen = await looking.look(source, r.publication, r.slot)
                 if monotonic() - looked >= TABLES_EVERY:
                     problems, looked = await looking.problems(source, r.publication, r.tables), monotonic()
-                missing = await heartbeat.beat(source, self._assembler.heartbeat)
+                missing = await self._heartbeat.beat(source, self._assembler.heartbeat)
                 try:
                     is_ours = await self._note(keeping, feed, written, seen, idle, [*problems, *missing])
                 except psycopg.Error as error:
@@ -270,6 +270,8 @@ class Heartbeat:
     """Now and then writes something into the source's WAL that has to come back, also where nothing else happens."""
 
     def __init__(self) -> None:
+        self.name = secrets.token_hex(8)
+        self._beats = 0
         self._token = ""
         self._at = -HEARTBEAT_EVERY
 
@@ -278,7 +280,8 @@ class Heartbeat:
         waited = monotonic() - self._at
         if came == self._token or not self._token:
             if waited >= HEARTBEAT_EVERY:
-                self._token, self._at = secrets.token_hex(8), monotonic()
+                self._beats += 1
+                self._token, self._at = f"{self.name} {self._beats}", monotonic()
                 with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
                     await source.execute("select pg_logical_emit_message(false, %s, %s)", (HEARTBEAT, self._token))
                     return []

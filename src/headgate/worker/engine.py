@@ -75,6 +75,7 @@ class Engine:
         )
         self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
         self.is_stopping = False
+        self._has_run = False  # or runs
         self._reconnects = 0  # in former runs
         self._begin(lambda: 0.0)
 

@@ -59,6 +59,7 @@ class _Runnable(Engine):
         self._begin(self._loop.time)
         is_listening = self.settings.signals and threading.current_thread() is threading.main_thread()
         tasks: list[asyncio.Task[None]] = []
+        self._has_run = True
         try:
             if is_listening:
                 listen(self)
