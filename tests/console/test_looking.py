@@ -127,6 +127,19 @@ class TestHiding:
         for m in (data(monitor.get(MESSAGES))[0], data(monitor.get(MESSAGES + "/1"))["message"], peeked):
             assert (m["data"], m["headers"]) == (wanted, headers)
 
+    def test_nor_in_the_first_part_of_large_data(
+        self, admin: httpx.Client, monitor: httpx.Client, hg: Headgate
+    ) -> None:
+        hg.stream("wide", create=True).send({"card": {"number": "4111"}, "text": "ü" * 70_000})
+        path = "/api/streams/wide/messages"
+        [seen] = data(admin.get(path, params={"data_limit": 25}))
+        assert seen["data"].replace(" ", "").startswith('{"card":{"number":"4111')
+        assert (len(seen["data"]), seen["cut"] > 140_000) == (25, True)
+        [seen] = data(monitor.get(path, params={"data_limit": 25}))
+        assert (seen["data"], seen["cut"] > 140_000) == (HIDDEN, True)
+        [seen] = data(monitor.get(path))
+        assert seen["data"]["card"] == {"number": HIDDEN}
+
     def test_nor_do_they_find_it(self, monitor: httpx.Client) -> None:
         assert seqs(monitor, text="4111") == seqs(monitor, text="secret") == []
         assert len(seqs(monitor, text="ann")) == 20

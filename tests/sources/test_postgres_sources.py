@@ -220,7 +220,10 @@ def test_forgetting_a_source_whose_database_is_gone(
     hg.stream("changes", create=True)
     hg.sources.add_postgres("shop", "changes", url=newest_url, tables=["orders"])
     db.execute("update headgate.postgres_source set url = replace(url, 'source_', 'gone_')")
-    assert "cannot be reached" in run("source", "remove", "shop", "--yes").err
+    refused = run("source", "remove", "shop", "--yes").err
+    assert "cannot be reached" in refused
+    assert "`headgate source remove shop --forget`" in refused
+    assert hg.sources.postgres("shop").state != "paused", "it is still there, and goes on"
     assert run("source", "remove", "shop", "--yes", "--forget").code == 0
     assert hg.sources.all_postgres() == []
     assert value(source, "select count(*) from pg_replication_slots where slot_name = 'headgate_shop'") == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..database import statements
 from ..database.drivers import Array
 from ..database.encoding import dump_json
-from ..errors import InvalidArgument, SourceExists, SourceNotFound
+from ..errors import InvalidArgument, SourceBlocked, SourceExists, SourceNotFound
 from ..http import tables as requests
 from ..replication import setup
 from ..replication.changes import Route
@@ -244,8 +244,14 @@ class AsyncTableSources:
             return
         if not forget:
             [(url, publication, slot, made, *_)] = await self._hg.run(statements.POSTGRES_SOURCE_ACCESS, (name,))
+            was_paused = (await self.postgres(name)).state == "paused"
             await self._hg.run(statements.SET_SOURCE_PAUSED, (name, True))  # or its reader would come back meanwhile
-            await _aside(setup.remove, url, publication, slot, made)
+            try:
+                await _aside(setup.remove, url, publication, slot, made)
+            except SourceBlocked as error:
+                await self._hg.run(statements.SET_SOURCE_PAUSED, (name, was_paused))  # it is still there
+                away = f"if that database is gone: `headgate source remove {name} --forget`, or forget=True"
+                raise SourceBlocked(error.message, hint=f"{error.hint}; {away}" if error.hint else away) from None
         await self._hg.run(statements.DROP_POSTGRES_SOURCE, (name,))
 
     async def _route(self, name: str, routes: Mapping[str, Route]) -> None:

@@ -90,6 +90,11 @@ select discarded, held, more
 """
 
 PEEK = "select * from headgate.peek(%s, %s, %s, %s, %s::text[], %s, %s)"
+MESSAGES_CUT = """
+select m.seq, m.key, case when octet_length(m.data) > %s then left(m.data, %s) else m.data end, m.headers,
+       m.deliver_at, m.created_at, case when octet_length(m.data) > %s then octet_length(m.data) end
+  from headgate.messages(%s, %s, %s, %s::text[], %s, %s) m
+"""
 MESSAGES = "select * from headgate.messages(%s, %s, %s, %s::text[], %s, %s)"
 MESSAGE_LIFE = "select at, consumer, event, attempt, worker, error, until from headgate.message_life(%s, %s)"
 ATTEMPTS = "select * from headgate.attempts(%s, %s, %s, %s, %s)"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from datetime import datetime
+from typing import Any
 
 from ... import tracing
 from ...database import statements
 from ...database.drivers import Array
-from ...database.encoding import dump_json
+from ...database.encoding import decode, dump_json
 from ...database.parameters import as_delay
 from ...errors import InvalidText
 from ...types import StoredMessage
@@ -24,6 +25,8 @@ from .requests import MOST_SEQ, NewMessage, NewMessages
 from .requests_looking import AttemptsQuery, FilterQuery, MessageQuery, MessagesQuery
 
 routes = Routes()
+
+LARGE = 65_536  # bytes of data that are fetched whole
 
 NOT_FOUND = Problem(404, "message_not_found", "the stream has no such message", "it may have been removed")
 
@@ -49,11 +52,29 @@ async def list_messages(call: Call) -> list[Stored]:
     def look(limit: int, before: int | None, after: int | None) -> Awaitable[list[StoredMessage]]:
         return stream.messages(limit, newest_first=backward, filter=q.key_pattern, before=before, after=after)
 
+    if q.text is None and q.data_limit is not None:
+        return await _cut(call, eyes, (call.stream, q.limit, backward, _patterns(q), before, after))
     if q.text is None:
         return [eyes.stored(m) for m in await look(q.limit, before, after)]
     wanted = q.text.lower()
     found, call.next = await search(look, eyes.text, wanted, q.limit, backward, before, after)
     return [eyes.stored(m) for m in found]
+
+
+async def _cut(call: Call, eyes: Eyes, which: tuple[Any, ...]) -> list[Stored]:
+    """Messages of which large data is cut in the database already: a page of them could be gigabytes."""
+    most = max(eyes.limit or 0, LARGE)
+    rows = await call.server.hg.run(statements.MESSAGES_CUT, (most, eyes.limit, most, *which))
+    return [
+        eyes.beginning(*row)
+        if row[6] is not None
+        else eyes.stored(StoredMessage(row[0], row[1], decode(row[2], row[3]), *row[3:6]))
+        for row in rows
+    ]
+
+
+def _patterns(q: MessagesQuery) -> Array | None:
+    return None if q.key_pattern is None else Array([q.key_pattern])
 
 
 async def _between(call: Call, q: MessagesQuery) -> tuple[int | None, int | None]:

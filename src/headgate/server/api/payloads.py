@@ -11,7 +11,7 @@ import msgspec
 
 from ...types import DeadLetter, PeekedMessage, StoredMessage
 from ..http.call import Call
-from ..operate.hiding import Hiding
+from ..operate.hiding import HIDDEN, Hiding
 from .answers_messages import Dead, Peeked, Stored
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -34,6 +34,14 @@ class Eyes:
         """A message of a stream."""
         data, headers, cut = self._look(m.data, m.headers)
         return Stored(m.seq, m.key, data, headers, m.deliver_at, m.created_at, cut)
+
+    def beginning(
+        self, seq: int, key: str | None, text: str, headers: dict[str, Any] | None, deliver_at: Any, at: Any, size: int
+    ) -> Stored:
+        """A message of whose data only the first part is known. What is hidden cannot be found in a part: all is."""
+        hides = any(path[0] == "data" for path in self.hiding.paths)
+        _, headers = self.hiding.shown(None, headers)
+        return Stored(seq, key, HIDDEN if hides else text, headers, deliver_at, at, size)
 
     def peeked(self, m: PeekedMessage) -> Peeked:
         """A message of a consumer."""

@@ -163,8 +163,10 @@ begin
     with sent as (  -- (every message of a source begins so; others need not be JSON)
       select m.seq, m.key, m.data from headgate.message_%1$s m
        where case when m.data like '{"action":"%%'
-                  then (select x.about ->> 'schema' = $1 and x.about ->> 'table' = $2
-                          from (select headgate.readable_json(m.data) -> 'metadata') x (about))
+                  then (select x.said #>> '{metadata,schema}' = $1
+                                 and x.said #>> '{metadata,table}' = $2
+                          from (select case when strpos(m.data, '\u') = 0 then m.data::json
+                                            else headgate.readable_json(m.data) end) x (said))
              end),
     emptied as (
       select coalesce(max(t.seq), 0) as seq from sent t where t.data like '{"action":"truncate"%%'),
