@@ -8,7 +8,7 @@ import headgate
 
 from .app import app
 from .call import Call, command, quiet_pool
-from .output import talk
+from .output import print_status
 
 
 @command(app, "demo")
@@ -29,8 +29,8 @@ def demo(call: Call, port: int, rate: float, seconds: float | None) -> None:
 
     def ready(started: demos.Started) -> None:
         place = {"console": started.console, "url": started.url, "token": started.token}
-        call.say({**place, "database": started.database_url}, started.console)
-        talk("open it in a browser; Ctrl-C ends the demo")
+        call.print_data({**place, "database": started.database_url}, started.console)
+        print_status("open it in a browser; Ctrl-C ends the demo")
 
     quiet_pool()
     if call.named_url is not None and call.named_url.lower().startswith(("http://", "https://")):

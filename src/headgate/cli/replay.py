@@ -11,8 +11,8 @@ from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given
 from .consumers import path
-from .exits import NOTHING, OK
-from .output import talk
+from .exit_codes import NOTHING, OK
+from .output import print_status
 
 SEQS = click.argument("seqs", nargs=-1, type=int, metavar="[SEQ]...")
 
@@ -66,11 +66,13 @@ def replay(
         if part.next_seq is None:
             break
         chosen["from_seq"] = part.next_seq
-    call.say(done, done["replayed"])
+    call.print_data(done, done["replayed"])
     if done["passed_over"] and not call.json:
-        talk(f"{done['passed_over']} passed over: in flight, parked or not read yet, or against the consumer's filter")
+        print_status(
+            f"{done['passed_over']} passed over: in flight, parked or not read yet, or against the consumer's filter"
+        )
     if done["not_found"] and not call.json:
-        talk(f"{done['not_found']} not found: the stream does not have them")
+        print_status(f"{done['not_found']} not found: the stream does not have them")
     return NOTHING if seqs and not done["replayed"] else OK
 
 
@@ -87,7 +89,7 @@ def retry(call: Call, stream: str | None, consumer: str | None, seqs: tuple[int,
     if call.curl("POST", *path(stream, consumer), "retry", body=body):
         return OK
     done = call.hg.stream(stream).consumer(consumer).retry_now(list(seqs) or None, all=everything)
-    call.say({"retried": done}, done)
+    call.print_data({"retried": done}, done)
     if done < len(seqs) and not call.json:
-        talk(f"{len(seqs) - done} are not parked; `headgate message life {stream} SEQ` shows where one is")
+        print_status(f"{len(seqs) - done} are not parked; `headgate message life {stream} SEQ` shows where one is")
     return NOTHING if seqs and not done else OK

@@ -28,7 +28,7 @@ def observe(call: Call, once: bool, sort: str, search: str) -> None:
         from ..observe.text import as_text
 
         seen = look(call.hg, sort, search, None)
-        call.say(seen.as_json(), as_text(seen))
+        call.print_data(seen.as_json(), as_text(seen))
         return
     try:
         from ..observe.app import Observe  # here: no other command needs it

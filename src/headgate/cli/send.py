@@ -11,12 +11,11 @@ from typing import Any, BinaryIO
 import click
 
 import headgate
-from headgate.database.encoding import CONTENT_TYPE, decode, dump_json
 
 from . import values
 from .app import app
 from .call import Call, command, given, options, stream_argument
-from .output import talk
+from .output import print_status
 from .progress import bytes_left, progress
 
 MOST = 10_000  # messages in a batch
@@ -78,7 +77,7 @@ def send(call: Call, stream: str | None, data: str | None, lines: str, strict: b
     if call.curl("POST", "streams", stream, "messages", body={"messages": [_body(headgate.Outgoing(value, **one))]}):
         return
     seq = call.hg.stream(stream).send(value, **one)
-    call.say({"seq": seq}, seq)
+    call.print_data({"seq": seq}, seq)
 
 
 def _value(data: str, headers: dict[str, Any] | None, strict: bool, text: bool) -> Any:
@@ -86,6 +85,8 @@ def _value(data: str, headers: dict[str, Any] | None, strict: bool, text: bool) 
         raise click.UsageError("--strict and --text exclude each other")
     if text:
         return data
+    from headgate.database.encoding import CONTENT_TYPE, decode  # here: it is not needed to print help
+
     value = decode(data, headers)
     if not isinstance(value, str):
         return value
@@ -97,7 +98,9 @@ def _value(data: str, headers: dict[str, Any] | None, strict: bool, text: bool) 
                 f"the data is not JSON: {error}", hint="mend it, or send it as text: --text"
             ) from error
     if data[:1] in ("{", "[") and CONTENT_TYPE not in (headers or {}):
-        talk("warning: this looks like JSON and is none: it is sent as text (--strict refuses it, --text means it)")
+        print_status(
+            "warning: this looks like JSON and is none: it is sent as text (--strict refuses it, --text means it)"
+        )
     return value
 
 
@@ -118,9 +121,9 @@ def _send_lines(call: Call, stream: str, kind: str, key: str | None) -> None:
                     raise failure
                 advance(read)
     except headgate.Error:
-        talk(f"{sent} messages were sent before this")
+        print_status(f"{sent} messages were sent before this")
         raise
-    call.say({"published": sent, "first_seq": first, "last_seq": last}, sent)
+    call.print_data({"published": sent, "first_seq": first, "last_seq": last}, sent)
 
 
 def _batches(
@@ -163,6 +166,8 @@ def _message(line: bytes, number: int, kind: str, key: str | None) -> headgate.O
         raise BadLine(f"line {number} is not a message: {problem}", hint=_AGAIN)
     headers = value.get("headers")
     # its text is JSON, whatever the value: a str that is sent as it is would not come back as one
+    from headgate.database.encoding import CONTENT_TYPE, dump_json
+
     is_json = bool(headers) and headers.get(CONTENT_TYPE) == "application/json"
     return headgate.Outgoing(
         dump_json(value["data"]) if is_json else value["data"],

@@ -17,8 +17,8 @@ from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given
 from .consumers import path
-from .exits import NOTHING
-from .output import talk
+from .exit_codes import NOTHING
+from .output import print_status
 
 FIELDS = ("ack_id", "seq", "key", "data", "headers", "channel", "attempt", "created_at")
 FOLLOWED = 100  # messages that --follow takes at once, and
@@ -94,12 +94,12 @@ def _hand_over(
 ) -> None:
     """Prints messages, and acks them if so asked: only then, so that none is lost when nobody reads our output."""
     try:
-        call.say_messages([_row(m) for m in found], ("ack_id", "seq", "attempt", "key", "data"), header=header)
+        call.print_messages([_row(m) for m in found], ("ack_id", "seq", "attempt", "key", "data"), header=header)
     except BrokenPipeError:
         reader.release(found)
         raise
     if ack and found and (late := reader.ack(found).stale):
-        talk(f"{late} acks came too late: the messages will be delivered again")
+        print_status(f"{late} acks came too late: the messages will be delivered again")
 
 
 def _row(m: headgate.Message) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import click
 
 from .call import Call, command, given, options
 from .sources import SOURCE, sources
-from .tables import MAKING, TABLES, backfills
+from .table_options import MAKING, TABLES, backfills
 
 SOME = click.option("--table", "tables", multiple=True, metavar="TABLE", help="Only of this table. Repeatable.")
 
@@ -23,7 +23,7 @@ def check(call: Call, url: str | None, tables: tuple[str, ...], publication: str
     rows = [
         {"check": c.name, "ok": "yes" if c.is_ok else "no", "found": c.found, "advice": c.advice or ""} for c in found
     ]
-    call.say_rows(found, rows, ("check", "ok", "found", "advice"), "there is nothing to check")
+    call.print_rows(found, rows, ("check", "ok", "found", "advice"), "there is nothing to check")
     return 0 if all(c.is_ok for c in found) else 3
 
 
@@ -81,7 +81,7 @@ def restart(call: Call, source: str | None, url: str | None, no_backfill: bool, 
     if call.curl("POST", "sources", source, "restart", body={**given({"url": url}), **how}):
         return
     call.confirm(f"drop the slot of {source}, if it is still there, and read anew?", yes)
-    call.say(call.hg.sources.restart_postgres(source, url=url, **how), source)
+    call.print_data(call.hg.sources.restart_postgres(source, url=url, **how), source)
 
 
 @command(sources, "pause", curl=True)
@@ -92,7 +92,7 @@ def pause(call: Call, source: str | None) -> None:
     if call.curl("POST", "sources", source, "pause"):
         return
     call.hg.sources.pause(source)
-    call.say({"paused": source}, source)
+    call.print_data({"paused": source}, source)
 
 
 @command(sources, "resume", curl=True)
@@ -103,4 +103,4 @@ def resume(call: Call, source: str | None) -> None:
     if call.curl("POST", "sources", source, "resume"):
         return
     call.hg.sources.resume(source)
-    call.say({"resumed": source}, source)
+    call.print_data({"resumed": source}, source)

@@ -10,7 +10,7 @@ from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given
 from .consumers import path
-from .exits import NOTHING
+from .exit_codes import NOTHING
 from .progress import progress
 
 
@@ -61,7 +61,7 @@ def discard(
             advance(step.discarded)
             if go_on is None:
                 break
-    call.say(
+    call.print_data(
         {"discarded": discarded, "held": held},
         f"discarded {discarded}" + (f", passed over {held} that an open transaction holds" if held else ""),
     )

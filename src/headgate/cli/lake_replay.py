@@ -14,7 +14,7 @@ import click
 import headgate
 
 from .call import Call
-from .output import talk
+from .output import print_status
 
 
 def offer_replay(call: Call, stream: str, consumer: str, settings: dict[str, Any], wanted: bool) -> None:
@@ -33,21 +33,23 @@ def offer_replay(call: Call, stream: str, consumer: str, settings: dict[str, Any
     if condition is None or not archives:
         if wanted:
             why = f"{stream} has no archive" if condition else f"{stream} still has everything from there on"
-            talk(f"there is nothing to replay: {why}")
+            print_status(f"there is nothing to replay: {why}")
         elif condition is not None:
-            talk(f"{stream} no longer has everything from {start} on; it begins at seq {first}")
+            print_status(f"{stream} no longer has everything from {start} on; it begins at seq {first}")
         return
     archive = archives[0]
     told = f"{stream} begins at seq {first}; what is older is in the archive {archive.name} at {archive.place}"
     if not wanted:
         if call.json or not sys.stdin.isatty():
-            talk(f"{told}; --from-lake prepares a replay of it")
+            print_status(f"{told}; --from-lake prepares a replay of it")
             return
-        talk(told)
+        print_status(told)
         if not click.confirm(f"replay it into the stream {stream}.{consumer}?", err=True):
             return
     file = _prepare(call.hg, stream, consumer, settings, archive, condition)
-    talk(f"the stream {stream}.{consumer} and its consumer {consumer} wait for it: headgate pipeline run {file}")
+    print_status(
+        f"the stream {stream}.{consumer} and its consumer {consumer} wait for it: headgate pipeline run {file}"
+    )
 
 
 def _first_seq(hg: headgate.Headgate, stream: str) -> int:

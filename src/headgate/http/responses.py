@@ -14,12 +14,14 @@ from ..database.encoding import CONTENT_TYPE, ENCODING
 from ..types import (
     ArchiveInfo,
     Attempt,
+    AuditInfo,
     ChannelInfo,
     ConsumerInfo,
     Finding,
     LifeEvent,
     SourceInfo,
     StreamInfo,
+    TokenInfo,
     WorkerInfo,
 )
 
@@ -53,7 +55,7 @@ class Message(Struct):
         return as_text(self.data, self.headers)
 
 
-class Delivery(Struct):
+class ReceivedMessage(Struct):
     """A message that was received."""
 
     ack_id: str
@@ -222,39 +224,6 @@ def consumer_settings(data: Any, next: Any) -> list[Row]:
     ]  # fmt: skip
 
 
-class TokenRow(Struct):
-    """As `tokens()` has it."""
-
-    id: str
-    name: str
-    scopes: list[str]
-    streams: list[str] | None
-    rate_limit: int | None
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-
-
-class AuditRow(Struct):
-    """As `audit_log()` has it."""
-
-    id: int
-    at: datetime
-    who: str
-    address: str | None
-    action: str
-    status: int
-    token: str | None
-    scopes: list[str] | None
-    stream: str | None
-    details: dict[str, Any] | None
-
-
-def plain(data: list[Any], next: Any) -> list[Row]:
-    """The fields of structs, in order."""
-    return [msgspec.structs.astuple(each) for each in data]
-
-
 def _row(kind: type, data: dict[str, Any]) -> Row:
     named = {
         name.removesuffix("_ms"): _length(value) if name.endswith("_ms") else value for name, value in data.items()
@@ -268,4 +237,5 @@ def _length(milliseconds: int | None) -> timedelta | None:
 
 
 STREAMS, WORKERS, ARCHIVES = listed(StreamInfo), listed(WorkerInfo), listed(ArchiveInfo)
+TOKENS, AUDIT = listed(TokenInfo), listed(AuditInfo)
 ATTEMPTS, LIFE, FINDINGS = listed(Attempt), listed(LifeEvent), listed(Finding)

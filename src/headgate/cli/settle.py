@@ -14,7 +14,7 @@ from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given
 from .consumers import path
-from .exits import NOTHING
+from .exit_codes import NOTHING
 
 IDS = click.argument("ack_ids", nargs=-1, metavar="ACK_ID...|-")
 
@@ -40,9 +40,9 @@ def _id(line: str, number: int) -> str:
         ) from None
 
 
-def say_settled(call: Call, what: str, settled: headgate.types.Settled) -> int | None:
+def print_settled(call: Call, what: str, settled: headgate.types.Settled) -> int | None:
     """Prints what became of them."""
-    call.say({what: settled.settled, "stale": settled.stale}, f"{what} {settled.settled}, stale {settled.stale}")
+    call.print_data({what: settled.settled, "stale": settled.stale}, f"{what} {settled.settled}, stale {settled.stale}")
     return NOTHING if settled.stale else None
 
 
@@ -55,7 +55,7 @@ def ack(call: Call, stream: str | None, consumer: str | None, ack_ids: tuple[str
     ids = read_ids(call, ack_ids)
     if call.curl("POST", *path(stream, consumer), "ack", body={"ack_ids": ids}):
         return None
-    return say_settled(call, "acked", call.hg.stream(stream).consumer(consumer).ack(ids))
+    return print_settled(call, "acked", call.hg.stream(stream).consumer(consumer).ack(ids))
 
 
 @command(app, "nack", curl=True)
@@ -76,7 +76,7 @@ def nack(
     ids = read_ids(call, ack_ids)
     if call.curl("POST", *path(stream, consumer), "nack", body=given({"ack_ids": ids, "delay": delay, "error": error})):
         return None
-    return say_settled(call, "nacked", call.hg.stream(stream).consumer(consumer).nack(ids, delay=delay, error=error))
+    return print_settled(call, "nacked", call.hg.stream(stream).consumer(consumer).nack(ids, delay=delay, error=error))
 
 
 @command(app, "extend", curl=True)
@@ -93,4 +93,4 @@ def extend(call: Call, stream: str | None, consumer: str | None, ack_ids: tuple[
     ids = read_ids(call, ack_ids)
     if call.curl("POST", *path(stream, consumer), "extend", body={"ack_ids": ids, "by": by}):
         return None
-    return say_settled(call, "extended", call.hg.stream(stream).consumer(consumer).extend(ids, by))
+    return print_settled(call, "extended", call.hg.stream(stream).consumer(consumer).extend(ids, by))

@@ -11,7 +11,7 @@ import headgate
 
 from . import values
 from .call import Call, at_terminal, given
-from .output import talk
+from .output import print_status
 
 OF_TABLES = ("url", "tables", "streams", "keys", "warn_bytes", "drop_bytes", "backfill_rate", "backfill")
 
@@ -81,15 +81,15 @@ def add_postgres(call: Call, name: str | None, stream: str | None, exist_ok: boo
         stream = str(call.ask("stream", default=name))
         if stream not in call.hg.streams() and "{table}" not in stream:
             call.hg.stream(stream, create=True)
-            talk(f"made the stream {stream}")
+            print_status(f"made the stream {stream}")
     stream = call.stream(stream)
     body = {"name": name, "stream": stream, "kind": "postgres", **own}
     if call.curl("POST", "sources", body={**body, **({"if_not_exists": True} if exist_ok else {})}):
         return
     made = call.hg.sources.add_postgres(name, stream, exist_ok=exist_ok, **own)
     if is_guided:
-        talk(f"`headgate up` reads it; `headgate source show {name}` says how far that is")
-    call.say(made, name)
+        print_status(f"`headgate up` reads it; `headgate source show {name}` says how far that is")
+    call.print_data(made, name)
 
 
 def _guide(call: Call, own: dict[str, Any]) -> None:
@@ -97,14 +97,14 @@ def _guide(call: Call, own: dict[str, Any]) -> None:
     found = call.hg.sources.check_postgres(own["url"], own.get("tables") or ["*"])
     server = [c for c in found if c.name not in ("replica identity", "tables")]
     for c in server:
-        talk(f"{'ok' if c.is_ok else 'missing':8} {c.found}" + ("" if c.is_ok else f"\n         {c.advice}"))
+        print_status(f"{'ok' if c.is_ok else 'missing':8} {c.found}" + ("" if c.is_ok else f"\n         {c.advice}"))
     if any(not c.is_ok for c in server):
         raise click.ClickException("this database cannot be read yet; nothing was changed")
     while "tables" not in own:
         tables = str(call.ask("tables (schema.table, schema.* or *)", default="*")).replace(",", " ").split()
         wrong = [c for c in call.hg.sources.check_postgres(own["url"], tables) if not c.is_ok]
         for c in wrong:
-            talk(f"missing  {c.found}\n         {c.advice}")
+            print_status(f"missing  {c.found}\n         {c.advice}")
         if not wrong:
             own["tables"] = tables
     if "backfill" not in own and click.confirm("send the rows that there are, too?", default=True, err=True):
@@ -117,4 +117,4 @@ def backfills(call: Call, source: str) -> None:
     columns = ("table", "state", "rows", "estimate", "deleted", "error")
     rows = [{c: getattr(b, c) for c in columns} for b in found]
     if found or call.json:
-        call.say_rows(found, rows, columns, "nothing is read")
+        call.print_rows(found, rows, columns, "nothing is read")
