@@ -97,7 +97,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- hold_settings(consumer): keeps others from changing its settings until the end of the
--- transaction. Waits for at most a second: 55P03. Locks its row FOR NO KEY UPDATE.
+-- transaction. Waits for at most a second: 55P03.
+-- Locks: its row FOR NO KEY UPDATE.
 create or replace function headgate.hold_settings(c headgate.consumer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -114,6 +115,8 @@ end $$;
 
 -- alter_consumer(stream, name, …): changes the settings that are given, of `push` those that are in
 -- it. `clear` names settings to put back to null; without push, messages wait to be received.
+-- Locks: its row FOR NO KEY UPDATE.
+-- Writes: consumer, push, wake; a stream for dead letters when max_deliver is given.
 create or replace function headgate.alter_consumer(
   stream text, name text, filter text[] default null, ack_wait interval default null,
   max_deliver int default null,

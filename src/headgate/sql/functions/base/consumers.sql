@@ -5,8 +5,8 @@
 -- setting that is null is not given: order is then 'none' (in a stream with one_message_per_key
 -- always 'key'), ack_wait 30 seconds, start 'beginning', leased false, lease_time 10 seconds, and
 -- there are no filter, no limits and no push. With if_not_exists an existing one is left as it is,
--- wherever it stands; HG015 when it has other settings than those that are given. Writes consumer,
--- cursor, push, and a stream for dead letters when max_deliver is given.
+-- wherever it stands; HG015 when it has other settings than those that are given.
+-- Writes: consumer, cursor, push, and a stream for dead letters when max_deliver is given.
 create or replace function headgate.create_consumer(
   stream text, name text, filter text[] default null, "order" text default null,
   ack_wait interval default null,
@@ -69,14 +69,15 @@ begin
 end $$;
 
 -- begin_consumer(stream, consumer, start, newest tick, push): puts a new consumer where it starts,
--- with all that its settings need. Writes cursor, lease, push, and a stream for dead letters.
+-- with all that its settings need.
+-- Writes: cursor, lease, push, and a stream for dead letters.
 create or replace function headgate.begin_consumer(
   s headgate.stream, c headgate.consumer, p_start text, newest headgate.tick, p_push jsonb)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if c.max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
-  perform headgate.place(c, p_start, newest);
+  perform headgate.position_cursors(c, p_start, newest);
   if c.leased then perform headgate.ensure_slots(c); end if;
   if p_push is not null then perform headgate.write_push(c, p_push); end if;
 end $$;
@@ -149,6 +150,8 @@ end $$;
 
 -- drop_consumer(stream, name): removes a consumer and its progress. Its dead letters stay. 55P03
 -- when an open transaction has something of it in hand for longer than a second.
+-- Locks: as hold_consumer.
+-- Writes: as remove_consumer.
 create or replace function headgate.drop_consumer(stream text, name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set lock_timeout = '1s' as $$
@@ -164,8 +167,9 @@ exception when lock_not_available or deadlock_detected then
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
--- remove_consumer(consumer): what drop_consumer does once nobody is in its way. The caller holds
--- the consumer. Writes all its tables.
+-- remove_consumer(consumer): what drop_consumer does once nobody is in its way.
+-- Needs: the caller holds the consumer.
+-- Writes: all its tables.
 create or replace function headgate.remove_consumer(c headgate.consumer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -185,13 +189,19 @@ begin
   perform headgate.forget_sample(c.id);
 end $$;
 
--- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can
--- still be acked.
+-- pause(stream, consumer): it receives nothing until it is resumed; what is in flight can still be
+-- acked.
+-- Locks: its row FOR NO KEY UPDATE.
+-- Writes: consumer.
 create or replace function headgate.pause(stream text, consumer text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
   select headgate.hold_settings(headgate.find_consumer($1, $2));
   update headgate.consumer set paused = true where id = (headgate.find_consumer($1, $2)).id
 $$;
+
+-- resume(stream, consumer): a paused consumer receives again.
+-- Locks: its row FOR NO KEY UPDATE.
+-- Writes: consumer, push.
 create or replace function headgate.resume(stream text, consumer text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
   select headgate.hold_settings(headgate.find_consumer($1, $2));
