@@ -97,7 +97,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- hold_settings(consumer): keeps others from changing its settings until the end of the
--- transaction. Waits for at most a second: 55P03. Locks its row FOR NO KEY UPDATE.
+-- transaction. Waits for at most a second: 55P03.
+-- Locks: its row FOR NO KEY UPDATE.
 create or replace function headgate.hold_settings(c headgate.consumer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -117,8 +118,8 @@ end $$;
 -- setting that is null is not given: order is then 'none' (in a stream with one_message_per_key
 -- always 'key'), ack_wait 30 seconds, start 'beginning', leased false, lease_time 10 seconds, and
 -- there are no filter, no limits and no push. With if_not_exists an existing one is left as it is,
--- wherever it stands; HG015 when it has other settings than those that are given. Writes consumer,
--- cursor, push, and a stream for dead letters when max_deliver is given.
+-- wherever it stands; HG015 when it has other settings than those that are given.
+-- Writes: consumer, cursor, push, and a stream for dead letters when max_deliver is given.
 create or replace function headgate.create_consumer(
   stream text, name text, filter text[] default null, "order" text default null,
   ack_wait interval default null,
@@ -181,14 +182,15 @@ begin
 end $$;
 
 -- begin_consumer(stream, consumer, start, newest tick, push): puts a new consumer where it starts,
--- with all that its settings need. Writes cursor, lease, push, and a stream for dead letters.
+-- with all that its settings need.
+-- Writes: cursor, lease, push, and a stream for dead letters.
 create or replace function headgate.begin_consumer(
   s headgate.stream, c headgate.consumer, p_start text, newest headgate.tick, p_push jsonb)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if c.max_deliver is not null then perform headgate.ensure_dead_stream(s); end if;
-  perform headgate.place(c, p_start, newest);
+  perform headgate.position_cursors(c, p_start, newest);
   if c.leased then perform headgate.ensure_slots(c); end if;
   if p_push is not null then perform headgate.write_push(c, p_push); end if;
 end $$;
@@ -261,6 +263,8 @@ end $$;
 
 -- alter_consumer(stream, name, …): changes the settings that are given, of `push` those that are in
 -- it. `clear` names settings to put back to null; without push, messages wait to be received.
+-- Locks: its row FOR NO KEY UPDATE.
+-- Writes: consumer, push, wake; a stream for dead letters when max_deliver is given.
 create or replace function headgate.alter_consumer(
   stream text, name text, filter text[] default null, ack_wait interval default null,
   max_deliver int default null,

@@ -2,6 +2,8 @@
 
 -- drop_consumer(stream, name): removes a consumer and its progress. Its dead letters stay. 55P03
 -- when an open transaction has something of it in hand for longer than a second.
+-- Locks: as hold_consumer.
+-- Writes: as remove_consumer.
 create or replace function headgate.drop_consumer(stream text, name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
   set lock_timeout = '1s' as $$
@@ -17,8 +19,9 @@ exception when lock_not_available or deadlock_detected then
     'repeat the call once it has ended; pg_stat_activity shows open transactions (xact_start)');
 end $$;
 
--- remove_consumer(consumer): what drop_consumer does once nobody is in its way. The caller holds
--- the consumer. Writes all its tables.
+-- remove_consumer(consumer): what drop_consumer does once nobody is in its way.
+-- Needs: the caller holds the consumer.
+-- Writes: all its tables.
 create or replace function headgate.remove_consumer(c headgate.consumer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -38,13 +41,19 @@ begin
   perform headgate.forget_sample(c.id);
 end $$;
 
--- pause(stream, consumer) / resume(…): a paused consumer receives nothing; what is in flight can
--- still be acked.
+-- pause(stream, consumer): it receives nothing until it is resumed; what is in flight can still be
+-- acked.
+-- Locks: its row FOR NO KEY UPDATE.
+-- Writes: consumer.
 create or replace function headgate.pause(stream text, consumer text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
   select headgate.hold_settings(headgate.find_consumer($1, $2));
   update headgate.consumer set paused = true where id = (headgate.find_consumer($1, $2)).id
 $$;
+
+-- resume(stream, consumer): a paused consumer receives again.
+-- Locks: its row FOR NO KEY UPDATE.
+-- Writes: consumer, push.
 create or replace function headgate.resume(stream text, consumer text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '900ms' as $$
   select headgate.hold_settings(headgate.find_consumer($1, $2));
