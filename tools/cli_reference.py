@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from headgate.cli import app
-from headgate.cli.exits import MEANINGS
+from headgate.cli.exit_codes import MEANINGS
 
 HEAD = """\
 # Command line reference

@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 
 from headgate import errors, server
-from headgate.cli.exits import MEANINGS, code_of
+from headgate.cli.exit_codes import MEANINGS, code_of
 from headgate.server.http.errors import problem
 
 HEAD = """\

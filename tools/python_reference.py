@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, is_typeddict
+from collections.abc import Callable, Iterable, Iterator
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, is_typeddict
 
 import headgate
-from headgate import types
+from headgate import settings, types
 from headgate.aio import AsyncInsights, AsyncSources
 from headgate.maintenance import AsyncMaintenance, Maintenance
 from headgate.sync import Insights, Sources
@@ -68,7 +69,7 @@ def page() -> str:
         elif inspect.isclass(thing) and issubclass(thing, list):
             rows = [f"| `{n}` | {_type(kind)} |\n" for n, kind in thing.__annotations__.items()]
         elif is_typeddict(thing):
-            rows = [f"| `{key}` | {_type(kind.__forward_arg__)} |\n" for key, kind in thing.__annotations__.items()]
+            rows = [f"| `{key}` | {_type(_written(kind))} |\n" for key, kind in thing.__annotations__.items()]
         else:
             continue
         parts.append(f"\n### {name}\n\n{_prose(thing)}\n\n| field | type |\n|---|---|\n{''.join(rows)}")
@@ -126,7 +127,7 @@ def _options() -> str:
 def _code(kind: str, name: str, function: Any) -> str:
     signature = inspect.signature(function)
     answer = "" if signature.return_annotation in (inspect.Signature.empty, "None") else signature.return_annotation
-    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    parameters = list(_expanded(p for p in signature.parameters.values() if p.name != "self"))
     texts: list[str] = []
     is_named = False
     for p in parameters:
@@ -139,6 +140,34 @@ def _code(kind: str, name: str, function: Any) -> str:
     if len(text) > 90:
         text = "\n" + "".join(f"    {t},\n" for t in texts)
     return f"```python\n{kind} {name}({text}){arrow}\n```\n"
+
+
+def _expanded(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """With the settings by name, where a function takes those of a table."""
+    for p in parameters:
+        table = re.fullmatch(r"Unpack\[(Stream\w+|Consumer\w+)\]", str(p.annotation))
+        if table is None:
+            yield p
+            continue
+        for name, annotation in getattr(settings, table[1]).__annotations__.items():
+            kind = _written(get_args(annotation)[0])
+            yield inspect.Parameter(name, p.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+ALIASES = {settings.Retain: "Retain", settings.LaneBy: "LaneBy", settings.Order: "Order"}
+WRITTEN = {settings.Backoff | None: "Backoff | None", settings.Length | None: "float | timedelta | None"}
+
+
+def _written(kind: Any) -> str:
+    """A type as it is written in the source."""
+    if kind in WRITTEN:
+        return WRITTEN[kind]
+    parts = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else (kind,)
+    return " | ".join(ALIASES.get(p) or _named(p) for p in parts)
+
+
+def _named(kind: Any) -> str:
+    return "None" if kind is NoneType else str(kind) if get_args(kind) else str(kind.__name__)
 
 
 def _parameter(p: inspect.Parameter) -> str:

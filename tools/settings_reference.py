@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from collections.abc import Iterator
 
 import click
-import msgspec
 
-import headgate
 import sql_reference
 from headgate.cli import app
-from headgate.database import schema
-from headgate.server.api.requests import NewConsumer, NewStream
-from headgate.server.settings import Settings
+from headgate.server.settings import Settings as ServerSettings
+from headgate.settings import CONSUMER, STREAM, Settings, http_field
 
 HEAD = """\
 # Settings
@@ -31,7 +27,7 @@ Python `create=True`), it stays as it is, and a setting that is given and is not
 values: `SettingsDiffer`, SQLSTATE HG015, HTTP 409. `start` is where a new consumer begins, and is not compared.
 """
 
-STREAM = """
+STREAM_HEAD = """
 ## Streams
 
 `headgate.create_stream(name, …)`, `hg.stream(name, create=True, …)`, `POST /api/streams`, `headgate stream add`.
@@ -39,7 +35,7 @@ Those marked with ✎ can be changed later: `alter_stream`, `stream.alter(…)`,
 number of lanes by `set_lanes`.
 """
 
-CONSUMER = """
+CONSUMER_HEAD = """
 ## Consumers
 
 `headgate.create_consumer(stream, name, …)`, `stream.consumer(name, create=True, …)`, `POST …/consumers`, `headgate
@@ -71,45 +67,38 @@ ENVIRONMENT = """
 TABLE = "\n| setting | default | HTTP | command line | meaning |\n|---|---|---|---|---|\n"
 
 
-def arguments(function: str) -> dict[str, str]:
-    """The optional arguments of an SQL function and their defaults; of those that are null, what the function takes."""
+def arguments(function: str) -> list[str]:
+    """The names of the optional arguments of an SQL function, in their order."""
     signature = sql_reference.headers()[function][1]
-    found = re.findall(r'"?(\w+)"? [\w\[\]]+ default (\'[^\']*\'|[^,]+)', signature)
-    body = (
-        schema.functions_script()
-        .partition(f"create or replace function headgate.{function}(")[2]
-        .partition("\nend $$")[0]
-    )
-    taken = dict(re.findall(r'coalesce\((?:create_\w+\.)?"?(\w+)"?, (\'[^\']*\'|\w+)\)', body))
-    return {name: taken.get(name, default).strip().strip("'") for name, default in found}
+    return re.findall(r'"?(\w+)"? [\w\[\]]+ default ', signature)
 
 
 def page() -> str:
     """The reference."""
-    settings = [f"| `{f.name}` | `{f.default!r}` |\n" for f in dataclasses.fields(Settings)]
+    settings = [f"| `{f.name}` | `{f.default!r}` |\n" for f in dataclasses.fields(ServerSettings)]
     return "".join(
         [
-            HEAD, STREAM, TABLE, *_rows("stream", NewStream, headgate.Headgate.stream),
-            CONSUMER, TABLE, *_rows("consumer", NewConsumer, headgate.Stream.consumer),
+            HEAD, STREAM_HEAD, TABLE, *_rows("stream", STREAM),
+            CONSUMER_HEAD, TABLE, *_rows("consumer", CONSUMER),
             SERVER, *settings, ENVIRONMENT,
         ]
     )  # fmt: skip
 
 
-def _rows(noun: str, body: type[msgspec.Struct], method: object) -> Iterator[str]:
+def _rows(noun: str, settings: Settings) -> Iterator[str]:
     group = app.load().commands[noun]
     assert isinstance(group, click.Group)
-    options = {p.name: p for p in group.commands["add"].params if isinstance(p, click.Option)}
-    in_python = set(inspect.signature(method).parameters)  # type: ignore[arg-type]
-    changeable = arguments(f"alter_{noun}")
-    for name, default in arguments(f"create_{noun}").items():
-        field = name if name in body.__struct_fields__ else f"{name}_ms"
-        assert field in body.__struct_fields__, f"HTTP has no {name}"
-        python = "exist_ok" if name == "if_not_exists" else name
-        assert python in in_python, f"Python has no {name}"
-        option = options.get(name) or next(o for n, o in options.items() if (n or "").startswith(name))  # push: several
-        note = " In Python `exist_ok`, which is true by default." if name == "if_not_exists" else ""
-        shown = {"null": "none"}.get(default, f"`{default}`")
-        meaning = (option.help or "").replace("|", "\\|") + note
-        mark = " ✎" if name in changeable else ""
-        yield f"| `{name}`{mark} | {shown} | `{field}` | `{option.opts[0]}` | {meaning} |\n"
+    leave = next(p for p in group.commands["add"].params if p.name == "if_not_exists")
+    assert isinstance(leave, click.Option)
+    for name in arguments(f"create_{noun}"):  # in SQL's order
+        if name == "if_not_exists":
+            field, option, mark, default = name, "if-not-exists", "", "false"
+            meaning = f"{leave.help} In Python `exist_ok`, which is true by default."
+        else:
+            row = settings[name]
+            default = row.default or ""
+            field, option, mark = http_field(name), name.replace("_", "-"), "" if row.fixed else " ✎"
+            option = "push-url" if row.kind == "push" else option  # it has several
+            meaning = row.help.replace("|", "\\|")
+        shown = f"`{default}`" if default else "none"
+        yield f"| `{name}`{mark} | {shown} | `{field}` | `--{option}` | {meaning} |\n"

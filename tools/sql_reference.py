@@ -47,7 +47,6 @@ def headers() -> dict[str, tuple[str, str]]:
     for file in sorted(SQL.glob("functions/*/*.sql")):
         for comment, name, arguments in pattern.findall(file.read_text(encoding="utf-8")):
             found[name] = (_prose(comment), re.sub(r"\s+", " ", arguments).strip())
-    found["resume"] = found.get("resume", (found["pause"][0], found["pause"][1]))  # they share a comment
     return found
 
 

@@ -44,9 +44,7 @@ RETIRED = {
 }  # fmt: skip
 
 # Names that still have a retired word, and wait for the rename of their room. Take out what is done; add nothing.
-WAITING = {
-    "stirred", "Stirred", "_tell_stirred", "talk", "exits",
-}  # fmt: skip
+WAITING: set[str] = set()
 
 
 def words(name: str) -> list[str]:

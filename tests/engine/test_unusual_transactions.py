@@ -1,4 +1,4 @@
-"""The traps that DESIGN.md names: unusual transactions, poolers, many workers on few lanes."""
+"""What DESIGN.md warns of: unusual transactions, poolers, many workers on few lanes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from headgate.bench.contenders import MESSAGE_BYTES, LaneSetup, Queue, messages,
 from headgate.bench.processes import Processes, Task
 from headgate.bench.results import Run, compare, table
 from headgate.bench.run import BENCHMARKS
-from headgate.cli import operating
+from headgate.cli import bench
 from headgate.database.encoding import dump_json
 from headgate.postgres.cluster import Cluster
 
@@ -41,7 +41,7 @@ def everything(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 def test_every_benchmark_gives_figures(everything: tuple[dict, Path]) -> None:
     run, _ = everything
-    assert {r["name"] for r in run["results"]} == set(BENCHMARKS) == set(operating.BENCHMARKS)
+    assert {r["name"] for r in run["results"]} == set(BENCHMARKS) == set(bench.BENCHMARKS)
     for result in run["results"]:
         assert result["headgate"] > 0
         assert (result["ratio"] or 0) > 0 or result["target_is"] == "value at most"

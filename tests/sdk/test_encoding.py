@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headgate
-from headgate.database.encoding import array_literal, decode, encode, error_text, interval
+from headgate.database.columns import array_literal
+from headgate.database.encoding import decode, encode, error_text, interval
 from headgate.postgres.cluster import Cluster
 from support.clients import running
 from support.databases import new_database

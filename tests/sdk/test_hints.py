@@ -15,7 +15,8 @@ from headgate.postgres.cluster import Cluster
 from support.calls import Db
 from support.command_line import CommandLine
 from support.databases import new_database
-from support.engine_hints import FUNCTIONS, hints
+from support.engine_hints import SQL as ENGINE_FOLDER
+from support.engine_hints import hints
 from support.servers import Replica, replica
 
 SQL = re.compile(r"=>|\bheadgate\.(?!connect\b|Outgoing\b)\w+|\bview\b|\bselect\b|\bSQL\b|\bdatas\b.*=>")
@@ -115,7 +116,7 @@ class TestSimilar:
 def calls_advised() -> list[str]:
     """The calls in the doctor's advice, with names and numbers put in."""
     found = []
-    for file in sorted(FUNCTIONS.glob("operate/doctor*.sql")):
+    for file in sorted(ENGINE_FOLDER.glob("functions/operate/doctor*.sql")):
         text = re.sub(r"'\n\s*'", "", file.read_text(encoding="utf-8"))  # a literal over several lines
         for call in re.findall(r"select headgate\.\w+\([^;]*%[^;]*\);", text):
             call = re.sub(r"%+(?:\d\$)?L", "'it''s'", call.replace("''", "'"), count=1)

@@ -43,7 +43,7 @@ def test_all_is_complete_and_sorted() -> None:
 
 def test_every_type_is_offered() -> None:
     """Whatever the modules of `headgate.types` define is found there."""
-    modules = [vars(headgate.types)[name] for name in ("consumers", "messages", "sources", "streams")]
+    modules = [vars(headgate.types)[name] for name in ("consumers", "messages", "server", "sources", "streams")]
     defined = {n for m in modules for n, v in vars(m).items() if getattr(v, "__module__", None) == m.__name__}
     assert defined
     assert defined <= set(headgate.types.__all__)
@@ -52,7 +52,8 @@ def test_every_type_is_offered() -> None:
 def public(cls: type) -> dict[str, Any]:
     return {
         n: v
-        for n, v in vars(cls).items()
+        for base in reversed(cls.__mro__)
+        for n, v in vars(base).items()
         if not n.startswith("_") and (inspect.isfunction(v) or isinstance(v, property))
     }
 

@@ -15,25 +15,17 @@ import psycopg
 import pytest
 
 import headgate
-from headgate.postgres.cluster import Cluster
 from headgate.server.api.routes import ROUTES
 from headgate.server.http.errors import Problem
 from headgate.server.http.limits import Rates
 from headgate.server.operate.auth import Tokens
 from headgate.server.settings import Settings
-from support.databases import new_database
 from support.servers import Replica, data, error, replica
 from support.waiting import wait_until
 
 S = "/api/streams/tenant_a.orders"
 C = f"{S}/consumers/c"
 MESSAGE = {"messages": [{"data": 1}]}
-
-
-@pytest.fixture(scope="module")
-def url(cluster: Cluster) -> Iterator[str]:
-    with new_database(cluster) as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate.server.flow.batching import Grouper
-from headgate.server.http.deadlines import Deadlines
+from headgate.server.http.limits import Deadlines
 
 
 async def test_a_block_that_takes_too_long_is_ended() -> None:

@@ -17,19 +17,11 @@ import psycopg
 import pytest
 
 import headgate
-from headgate.postgres.cluster import Cluster
 from headgate.server.flow.polling import Polling
-from support.databases import new_database
 from support.servers import Replica, data, replica
 from support.waiting import wait_until
 
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def url(cluster: Cluster) -> Iterator[str]:
-    with new_database(cluster) as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

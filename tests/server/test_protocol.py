@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.server.http.deadlines import Deadlines
+from headgate.server.http.limits import Deadlines
 from headgate.server.http.protocol import HEAD_BYTES, Protocol
 from headgate.server.siblings import Alone
 

@@ -14,24 +14,10 @@ import httpx
 import psycopg
 import pytest
 
-from headgate.postgres.cluster import Cluster
-from support.databases import new_database
-from support.servers import Replica, data, error, eventually, replica
+from support.servers import Replica, data, error, eventually
 from support.waiting import wait_until
 
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def url(cluster: Cluster) -> Iterator[str]:
-    with new_database(cluster) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
-    with replica(url, tmp_path_factory.mktemp("server")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

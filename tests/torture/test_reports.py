@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import torture_example
-from headgate.cli.exits import FAILED, NOTHING, USAGE
+from headgate.cli.exit_codes import FAILED, NOTHING, USAGE
 from headgate.database import schema
 from headgate.torture.environment.environment import Environment
 from headgate.torture.judge.check import judge

@@ -19,26 +19,12 @@ import psycopg
 import pytest
 
 import headgate
-from headgate.postgres.cluster import Cluster
 from support.clients import running, running_async, until
-from support.databases import new_database
 from support.frozen import Network
 from support.servers import Replica, replica
 from support.waiting import wait_until
 
 _numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def url(cluster: Cluster) -> Iterator[str]:
-    with new_database(cluster) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
-    with replica(url, tmp_path_factory.mktemp("server")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -137,7 +137,7 @@ class TestStopping:
 
         def break_it() -> None:
             wait_until(lambda: worker.stats.running == 1 and worker.stats.received == 20)
-            worker._lines[0].note_timings = fault  # type: ignore[method-assign]
+            worker._subscriptions[0].note_timings = fault  # type: ignore[method-assign]
 
         thread = threading.Thread(target=break_it)
         thread.start()

@@ -148,10 +148,12 @@ class TestHandlers:
 
         def plain(m: Any) -> None: ...
 
+        async def around(m: Any, call_next: Any) -> None: ...
+
         with pytest.raises(headgate.errors.InvalidArgument, match="coroutine"):
             consumer.worker(coroutine)
         with pytest.raises(headgate.errors.InvalidArgument, match="kind"):
-            consumer.worker(plain, middleware=[coroutine])
+            consumer.worker(plain, middleware=[around])
         for wrong in ({"concurrency": 0}, {"batch_size": 0}, {"prefetch": 0}, {"timeout": 0}, {"grace": -1}):
             with pytest.raises(headgate.errors.InvalidArgument):
                 consumer.worker(plain, **wrong)  # type: ignore[call-overload]

@@ -71,7 +71,7 @@ class TestAccounts:
 
         with running(worker):
             wait_until(lambda: worker.stats.running == 1)
-            worker._lines[0].extend = nothing  # type: ignore[assignment]
+            worker._subscriptions[0].extend = nothing  # type: ignore[assignment]
             (taken,) = consumer.receive(1, wait=10)
             assert taken.attempt == 2
             go.set()

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import tracing
 from ..database import statements
-from ..database.drivers import Array
-from ..database.encoding import T, checked_name, checked_text, decoder, dump_json, encode, interval, whole
-from ..database.parameters import as_backoff, as_delay, as_filter, as_position, is_absolute
-from ..errors import InvalidArgument
+from ..database.columns import Array
+from ..database.encoding import T, as_int, checked_name, checked_text, decoder
+from ..database.outgoing import columns_of
+from ..database.parameters import as_settings
+from ..settings import CONSUMER, STREAM, ConsumerOptions, StreamChanges, changeable
 from ..types import (
     ArchiveInfo,
     Attempt,
-    Backoff,
     LifeEvent,
-    Order,
     Outgoing,
-    Push,
-    Retain,
     SegmentInfo,
     StoredMessage,
     StreamInfo,
@@ -73,9 +70,9 @@ class AsyncStream:
 
     async def _send(self, messages: Iterable[Any], key: str | None, conn: Any, *, batch: bool) -> list[int]:
         with tracing.sending(self.name) as span:
-            sent = columns(messages, key, None if span is None else span.carried, self.hg._dump)
-            query = statements.SEND_BATCH_AT if is_absolute(sent[4]) else statements.SEND_BATCH
-            seqs = list((await self.hg.run(query, (self.name, *sent), conn))[0][0])
+            columns = columns_of(messages, key, None if span is None else span.carried, self.hg._dump)
+            query = statements.SEND_BATCH_AT if columns.has_times else statements.SEND_BATCH
+            seqs = list((await self.hg.run(query, (self.name, *columns.parameters), conn))[0][0])
             if span is not None:
                 span.sent(seqs, batch=batch)
             return seqs
@@ -86,22 +83,10 @@ class AsyncStream:
         *,
         create: bool = False,
         exist_ok: bool = True,
-        filter: str | list[str] | None = None,
-        order: Order | None = None,
-        ack_wait: float | timedelta | None = None,
-        max_deliver: int | None = None,
-        max_ack_pending: int | None = None,
-        backoff: Backoff | None = None,
-        start: str | int | datetime | None = None,
-        max_concurrency: int | None = None,
-        release_interval: float | timedelta | None = None,
-        leased: bool | None = None,
-        lease_time: float | timedelta | None = None,
-        max_waiting: int | None = None,
-        push: Push | None = None,
         type: type[T] | None = None,
+        **settings: Unpack[ConsumerOptions],
     ) -> AsyncConsumer[T]:
-        """A consumer by name. `create=True` makes it if it is missing; the other arguments are for a new consumer.
+        """A consumer by name. `create=True` makes it if it is missing; the settings are for a new consumer.
 
         An existing one is left as it is, wherever it stands: SettingsDiffer when a setting that is given is not its
         own. With `exist_ok=False` an existing one is an error. Settings that are left out: order "none", `ack_wait` and
@@ -124,24 +109,7 @@ class AsyncStream:
         name = checked_name(name, "consumer")
         decode = None if type is None else decoder(type)
         if create:
-            params = (
-                self.name,
-                name,
-                as_filter(filter),
-                order,
-                interval(ack_wait),
-                whole(max_deliver, "max_deliver"),
-                whole(max_ack_pending, "max_ack_pending"),
-                as_backoff(backoff),
-                as_position(start),
-                whole(max_concurrency, "max_concurrency"),
-                interval(release_interval),
-                leased,
-                interval(lease_time),
-                whole(max_waiting, "max_waiting"),
-                None if push is None else dump_json(push),
-                exist_ok,
-            )
+            params = (self.name, name, *as_settings(CONSUMER, settings), exist_ok)
             await self.hg.run(statements.CREATE_CONSUMER, params)
         rows = await self.hg.run(statements.CONSUMER_SETTINGS, (self.name, name))
         stream_id, kept, wait, delays, is_leased, lease, modulus, waiting = rows[0]
@@ -164,38 +132,9 @@ class AsyncStream:
         """The names of the stream's consumers."""
         return [c.name for c in await self.hg.insights.consumers(self.name)]
 
-    async def alter(
-        self,
-        *,
-        retain: Retain | None = None,
-        retain_up_to: float | timedelta | None = None,
-        retain_at_least: float | timedelta | None = None,
-        max_storage: int | None = None,
-        process_unmodified: bool | None = None,
-        dedup_window: float | timedelta | None = None,
-        max_message_bytes: int | None = None,
-        segment_rows: int | None = None,
-        segment_bytes: int | None = None,
-        segment_age: float | timedelta | None = None,
-        compact_every: float | timedelta | None = None,
-        clear: Sequence[str] = (),
-    ) -> None:
+    async def alter(self, *, clear: Sequence[str] = (), **settings: Unpack[StreamChanges]) -> None:
         """Changes the settings that are given; `clear` names settings to put back to none."""
-        params = (
-            self.name,
-            retain,
-            interval(retain_up_to),
-            interval(retain_at_least),
-            whole(max_storage, "max_storage", 63),
-            process_unmodified,
-            interval(dedup_window),
-            whole(max_message_bytes, "max_message_bytes"),
-            whole(segment_rows, "segment_rows", 63),
-            whole(segment_bytes, "segment_bytes", 63),
-            interval(segment_age),
-            interval(compact_every),
-            Array(clear),
-        )
+        params = (self.name, *as_settings(changeable(STREAM), settings), Array(clear))
         await self.hg.run(statements.ALTER_STREAM, params)
 
     async def set_lanes(self, lanes: int) -> None:
@@ -203,7 +142,7 @@ class AsyncStream:
 
         Raises Conflict while transactions from before the last change are still open. Not for `lane_by` key or channel.
         """
-        await self.hg.run(statements.SET_LANES, (self.name, whole(lanes, "lanes")))
+        await self.hg.run(statements.SET_LANES, (self.name, as_int(lanes, "lanes")))
 
     async def drop(self) -> None:
         """Removes the stream, its consumers, its messages and its dead letters."""
@@ -257,49 +196,3 @@ class AsyncStream:
     async def tick(self) -> int:
         """Records what has committed, if anything can have changed; returns the newest tick's id."""
         return int((await self.hg.run(statements.TICK, (self.name,)))[0][0])
-
-
-def columns(
-    messages: Iterable[Any], key: str | None, carried: tracing.Carried | None, dump: Callable[[Any], str]
-) -> list[Array | None]:
-    """Messages as the engine takes them: data, keys, headers, channels, delays and ids; None where nobody has one."""
-    if isinstance(messages, (str, bytes, bytearray, memoryview, dict)) or not isinstance(messages, Iterable):
-        raise InvalidArgument(
-            f"send_batch takes several messages, not a single {type(messages).__name__}",
-            hint="pass a list of them, or send() this one",
-        )
-    datas: Array = Array()
-    keys: Array = Array()
-    rest: dict[int, tuple[str | None, ...]] = {}  # headers, channel, delay and id, of those that have any
-    for i, m in enumerate(messages):
-        if type(m) is dict and not carried:  # the usual case
-            datas.append(dump(m))
-            keys.append(key)
-            continue
-        headers, channel, delay, id = None, None, None, None
-        if isinstance(m, Outgoing):
-            data, own_key, headers = m.data, key if m.key is None else m.key, m.headers
-            channel, delay, id = m.channel, as_delay(m.delay, m.deliver_at), m.id
-        elif isinstance(m, tuple):
-            if len(m) != 2:
-                raise InvalidArgument("a tuple in a batch is not a (key, data) pair", hint="use headgate.Outgoing")
-            own_key, data = m
-        else:
-            data, own_key = m, key
-        text, headers = encode(data, headers, dump)
-        headers = tracing.carry(headers, carried)
-        datas.append(text)
-        keys.append(own_key if own_key is None or type(own_key) is str else checked_text(own_key, "key"))
-        if headers or channel is not None or delay is not None or id is not None:
-            rest[i] = (
-                dump_json(headers) if headers else None,
-                checked_text(channel, "channel"),
-                delay,
-                checked_text(id, "id"),
-            )
-    more: list[Array | None] = [None] * 4
-    if rest:
-        for c in range(4):
-            column = Array(rest[i][c] if i in rest else None for i in range(len(datas)))
-            more[c] = column if any(x is not None for x in column) else None
-    return [datas, keys if any(k is not None for k in keys) else None, *more]

@@ -10,10 +10,10 @@ from ..errors import ConsumerNotFound, StreamNotFound
 from ..hints import did_you_mean, similar
 
 if TYPE_CHECKING:
-    from .client import AsyncHeadgate
+    from .database import AsyncDatabase
 
 
-async def suggest(hg: AsyncHeadgate, error: StreamNotFound | ConsumerNotFound, params: Sequence[Any]) -> None:
+async def suggest(hg: AsyncDatabase, error: StreamNotFound | ConsumerNotFound, params: Sequence[Any]) -> None:
     """Puts them before the error's hint. `params` begin with the stream, and the consumer if it is about one."""
     names = params[: 1 if isinstance(error, StreamNotFound) else 2]
     if error.similar is not None or not names or not all(isinstance(name, str) for name in names):

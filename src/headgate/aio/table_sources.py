@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..database import statements
-from ..database.drivers import Array
+from ..database.columns import Array
 from ..database.encoding import dump_json
 from ..errors import InvalidArgument, SourceBlocked, SourceExists, SourceNotFound
 from ..http import tables as requests

@@ -23,7 +23,7 @@ from .. import tracing
 from ..database import statements
 from ..database.drivers import Row
 from ..errors import ConnectionFailed, Error, InvalidArgument, InvalidText, NotOverHttp
-from ..http import answers, calls, failures, messages
+from ..http import calls, failures, messages, responses
 from ..http.messages import MOST_IDS, SETTLING
 from ..http.request import Request
 
@@ -212,7 +212,7 @@ class AsyncTransport:
             found.error,
             code=found.code,
             is_undone=found.is_refused,
-            passes=found.code in failures.PASSING,
+            passes=found.code in failures.TRANSIENT_CODES,
             retry_after=_seconds(head.get(b"retry-after")),
         )
 
@@ -313,8 +313,8 @@ def _explained(failed: _Failed, request: Request) -> Error:
 
 
 @cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[answers.Answer[Any]]:
-    return msgspec.json.Decoder(answers.Answer[kind])
+def _decoder(kind: Any) -> msgspec.json.Decoder[responses.Answer[Any]]:
+    return msgspec.json.Decoder(responses.Answer[kind])
 
 
 def _rows(request: Request, content: bytes) -> list[Row]:

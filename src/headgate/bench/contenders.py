@@ -20,7 +20,8 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 import headgate
-from headgate.database.encoding import array_literal, dump_json
+from headgate.database.columns import array_literal
+from headgate.database.encoding import dump_json
 
 from .plan import LANES, MESSAGE_BYTES
 

@@ -86,9 +86,9 @@ SDK_PAGE = Page(
     "`make bench` (`headgate bench --report docs/benchmarks`)",
     (
         f"Messages of {MESSAGE_BYTES} bytes, one stream with {LANES} hashed lanes where nothing else is said. Every "
-        "side sends dicts and reads dicts.",
-        "The sides take turns in short rounds; a figure is the median of its rounds. Absolute figures belong to this "
-        "machine and hour: look at the ratios.",
+        "contender sends dicts and reads dicts.",
+        "The contenders take turns in short rounds; a figure is the median of its rounds. Absolute figures belong to "
+        "this machine and hour: look at the ratios.",
         "pgmq is called through its own Python client, and as plain SQL with arrays and JSON written and read as fast "
         "as Headgate's SDK does it. The ratio is to the faster of the two; the last column is the ratio to its client.",
         "Headgate's SDK receives and acks with `synchronous_commit = off`: a crash of the database can repeat a "

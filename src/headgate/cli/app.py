@@ -12,28 +12,35 @@ import click
 import headgate
 
 from ..hints import translate
-from .exits import FAILED, INTERRUPTED, OK, USAGE, code_of
-from .output import talk
+from .exit_codes import FAILED, INTERRUPTED, OK, USAGE, code_of
+from .output import print_status
 
 # Which module adds which commands. Only what is used is loaded: `headgate ack` has no use for the rest.
 MODULES = {
-    "again": ("replay", "retry"),
+    "bench": ("bench",),
     "channels": ("channel",),
+    "completion": ("completion",),
     "consumers": ("consumer",),
     "contexts": ("context",),
     "dead": ("dead",),
-    "demonstrating": ("demo",),
-    "discarding": ("discard",),
+    "demo": ("demo",),
+    "discard": ("discard",),
+    "doctor": ("doctor",),
+    "maintain": ("maintain",),
     "messages": ("message", "peek"),
-    "observing": ("observe",),
-    "operating": ("up", "worker", "migrate", "maintain", "doctor", "bench", "torture", "completion"),
+    "migrate": ("migrate",),
+    "observe": ("observe",),
     "pipelines": ("pipeline",),
-    "receiving": ("receive",),
-    "sending": ("send",),
-    "settling": ("ack", "nack", "extend"),
+    "receive": ("receive",),
+    "replay": ("replay", "retry"),
+    "send": ("send",),
+    "settle": ("ack", "nack", "extend"),
     "sources": ("source",),
     "streams": ("stream",),
     "tokens": ("token",),
+    "torture": ("torture",),
+    "up": ("up",),
+    "worker": ("worker",),
 }
 
 
@@ -64,7 +71,7 @@ class Commands(click.Group):
 def app() -> None:
     """A message queue and an event stream inside PostgreSQL.
 
-    stdout is data, stderr is talk. What is missing is asked for on a terminal.
+    stdout is data; what is said to people goes to stderr. What is missing is asked for on a terminal.
     """
 
 
@@ -79,12 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _explain_usage(error)
         return USAGE
     except click.ClickException as error:
-        talk(f"error: {error.format_message()}")
+        print_status(f"error: {error.format_message()}")
         return FAILED
     except headgate.Error as error:
-        talk(f"error: {error.message}")
+        print_status(f"error: {error.message}")
         if error.hint:
-            talk(f"hint: {translate(error.hint, 'cli')}")
+            print_status(f"hint: {translate(error.hint, 'cli')}")
         return code_of(error)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -95,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _explain_usage(error: click.UsageError) -> None:
     if error.ctx is not None:
-        talk(error.ctx.get_usage())
-    talk(f"error: {error.format_message()}")
+        print_status(error.ctx.get_usage())
+    print_status(f"error: {error.format_message()}")
     if error.ctx is not None:
-        talk(f"hint: {error.ctx.command_path} --help")
+        print_status(f"hint: {error.ctx.command_path} --help")

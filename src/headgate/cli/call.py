@@ -17,7 +17,7 @@ import headgate
 from . import context_file, served
 from .complete import consumer_names, context_names, stream_names
 from .curl import SERVER, curl_line
-from .output import Row, facts, plain, say, say_line, say_record, say_table, talk
+from .output import Row, as_json_value, as_record, print_data, print_line, print_record, print_status, print_table
 
 Function = Callable[..., int | None]
 
@@ -199,33 +199,33 @@ class Call:
 
     # answers
 
-    def say(self, data: Any, text: str | int | None = None) -> None:
+    def print_data(self, data: Any, text: str | int | None = None) -> None:
         """One answer: as JSON, or else as `text` (default: the facts of the record, one a line)."""
         if self.json:
-            say(plain(data))
+            print_data(as_json_value(data))
         elif text is not None:
-            say(text)
+            print_data(text)
         else:
-            say_record(data if isinstance(data, Mapping) else facts(data))
+            print_record(data if isinstance(data, Mapping) else as_record(data))
 
-    def say_rows(self, things: Sequence[Any], rows: Sequence[Row], columns: Sequence[str], none: str) -> None:
+    def print_rows(self, things: Sequence[Any], rows: Sequence[Row], columns: Sequence[str], none: str) -> None:
         """A list: as JSON, or else in columns; `none` is said when there is nothing in it."""
         if self.json:
-            say(plain(things))
+            print_data(as_json_value(things))
         elif rows:
-            say_table(rows, columns)
+            print_table(rows, columns)
         else:
-            talk(none)
+            print_status(none)
 
-    def say_messages(self, messages: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> None:
+    def print_messages(self, messages: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> None:
         """Messages: one line of JSON for each, so that they can be piped; or else in columns."""
         if self.json:
             for m in messages:
-                say_line(m)
+                print_line(m)
         elif messages:
-            say_table(messages, columns, header=header)
+            print_table(messages, columns, header=header)
         else:
-            talk("there are no such messages")
+            print_status("there are no such messages")
 
     # questions
 
@@ -257,7 +257,7 @@ class Call:
         if not names:
             raise headgate.Error(f"there is no {what} yet", hint=f"make one with `headgate {what} add`")
         for number, name in enumerate(names, 1):
-            talk(f"  {number}  {name}")
+            print_status(f"  {number}  {name}")
         default = names[0] if len(names) == 1 else None
         return str(click.prompt(f"which {what}", value_proc=one_of(names), default=default, err=True))
 

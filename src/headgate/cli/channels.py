@@ -13,8 +13,8 @@ from . import values
 from .app import app
 from .call import Call, command, consumer_arguments, given
 from .consumers import path
-from .exits import NotThere
-from .output import facts, talk
+from .exit_codes import NotThere
+from .output import as_record, print_status
 
 CHANNEL = click.argument("channel", required=False, metavar="CHANNEL")
 CLEARABLE = ("max_concurrency", "release_interval")
@@ -49,12 +49,12 @@ def show_all(
     if call.curl("GET", *path(stream, consumer), "channels", query=given(query)):
         return
     found = call.hg.insights.channels(stream, consumer, limit=limit, sort=sort, after=after)
-    rows = [facts(c) | {"waiting": c.waiting if c.exact else f"~{c.waiting}"} for c in found]
-    call.say_rows(found, rows, COLUMNS, "nothing is known of any channel")
+    rows = [as_record(c) | {"waiting": c.waiting if c.exact else f"~{c.waiting}"} for c in found]
+    call.print_rows(found, rows, COLUMNS, "nothing is known of any channel")
     if found and not found[0].complete:
-        talk("so much waits that the order comes from a sample; `headgate channel show` counts one channel")
+        print_status("so much waits that the order comes from a sample; `headgate channel show` counts one channel")
     if found.next is not None:
-        talk(f"there may be more: go on with --after '{found.next}'")
+        print_status(f"there may be more: go on with --after '{found.next}'")
 
 
 @command(channels, "show", curl=True)
@@ -65,7 +65,7 @@ def show(call: Call, stream: str | None, consumer: str | None, channel: str | No
     stream, consumer = call.consumer(stream, consumer)
     channel = channel or str(call.ask("channel"))
     if not call.curl("GET", *path(stream, consumer), "channels", channel):
-        call.say(_find(call, stream, consumer, channel))
+        call.print_data(_find(call, stream, consumer, channel))
 
 
 @command(channels, "set", curl=True)
@@ -93,7 +93,7 @@ def set_limits(
         return
     call.hg.stream(stream).consumer(consumer).set_channel(channel, **limits, clear=clear)
     found = call.hg.insights.channels(stream, consumer, channel, 1)
-    call.say(found[0] if found else {"channel": channel, **dict.fromkeys(CLEARABLE)}, channel)
+    call.print_data(found[0] if found else {"channel": channel, **dict.fromkeys(CLEARABLE)}, channel)
 
 
 def _find(call: Call, stream: str, consumer: str, channel: str) -> headgate.types.ChannelInfo:

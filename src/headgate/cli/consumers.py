@@ -8,42 +8,16 @@ import click
 
 import headgate
 
+from ..settings import CONSUMER, changeable, clearable
 from . import values
 from .app import app
-from .call import Call, command, consumer_arguments, fixed, given, options, stream_argument
-from .output import about, facts, talk
-from .replays import offer_replay
+from .call import Call, command, consumer_arguments, given, options, stream_argument
+from .lake_replay import offer_replay
+from .output import about, as_record, print_status
+from .settings import options_of, refusals
 
-ORDERS = click.Choice(["none", "key"])
+ORDERS = click.Choice(CONSUMER["order"].choices)
 
-NEW = (
-    click.option(
-        "--order", type=ORDERS,
-        help="key: hand out a message only once the earlier ones of its key are done. Default: none.",
-    ),
-    click.option(
-        "--start", type=values.position, metavar="POSITION",
-        help="beginning, end, a seq, or a time such as 2026-01-31T12:00Z (local without a zone). Default: beginning.",
-    ),
-    click.option("--leased", is_flag=True, default=None, help="Give each lane to one worker at a time."),
-)  # fmt: skip
-SETTINGS = (
-    click.option(
-        "--filter", multiple=True, metavar="PATTERN", help="Keys to keep, such as `orders.*.created` or `orders.>`."
-    ),
-    click.option("--ack-wait", type=values.time, help="How long a worker may take for a message. Default: 30s."),
-    click.option("--max-deliver", type=int, help="Make it a dead letter after so many attempts."),
-    click.option("--max-ack-pending", type=int, help="So many messages in flight, over all workers."),
-    click.option(
-        "--backoff",
-        type=values.backoff,
-        help="How long a failed message waits: 30s, or 1s,10s,1m; seconds, a list of them, or an object, as JSON.",
-    ),
-    click.option("--max-concurrency", type=int, help="So many messages of a channel or key in flight."),
-    click.option("--release-interval", type=values.time, help="One message of a channel or key in this time."),
-    click.option("--lease-time", type=values.time, help="How often a worker with leases must be seen."),
-    click.option("--max-waiting", type=int, help="So many long polls may wait at one HTTP server."),
-)
 PUSH = (
     click.option("--push-url", metavar="URL", help="Have the HTTP server post each message there."),
     click.option(
@@ -53,14 +27,6 @@ PUSH = (
     click.option("--push-concurrency", type=int, help="So many requests at once, of each server. Default: 8."),
     click.option("--push-timeout", type=values.time, help="How long an answer may take. Default: 15s."),
     click.option("--push-header", type=values.header, multiple=True, help="Send it along: 'NAME: VALUE'."),
-)  # fmt: skip
-FIXED = fixed(
-    order="make another consumer with it: `headgate consumer add STREAM NAME --order key`",
-    leased="make another consumer with it: `headgate consumer add STREAM NAME --leased`",
-    start="`headgate consumer seek` moves a consumer",
-)
-CLEARABLE = (
-    "filter", "max_deliver", "max_ack_pending", "backoff", "max_concurrency", "release_interval", "max_waiting", "push",
 )  # fmt: skip
 
 
@@ -98,7 +64,7 @@ def as_body(settings: dict[str, Any]) -> dict[str, Any]:
 @command(consumers, "add", curl=True)
 @stream_argument
 @click.argument("name", required=False, metavar="NAME")
-@options(NEW, SETTINGS, PUSH)
+@options(options_of(CONSUMER), PUSH)
 @click.option(
     "--if-not-exists",
     is_flag=True,
@@ -133,8 +99,8 @@ def add(
     call.hg.stream(stream).consumer(name, create=True, exist_ok=if_not_exists, **chosen)
     offer_replay(call, stream, name, chosen, from_lake)
     if made is not None:
-        talk(f"it signs with {made}: the receiver needs it, and it is not shown again")
-    call.say(call.hg.insights.consumer(stream, name), name)
+        print_status(f"it signs with {made}: the receiver needs it, and it is not shown again")
+    call.print_data(call.hg.insights.consumer(stream, name), name)
 
 
 def _pushes(call: Call, stream: str, consumer: str) -> bool:
@@ -162,7 +128,7 @@ def show_all(call: Call, stream: str | None) -> None:
     if any(k.sampled_at for k in found):
         columns += ("sampled_at",)
     rows = [{**{c: getattr(k, c) for c in columns}, "lag": about(k.lag, k.exact)} for k in found]
-    call.say_rows(found, rows, columns, "there are no consumers yet")
+    call.print_rows(found, rows, columns, "there are no consumers yet")
 
 
 @command(consumers, "show", curl=True)
@@ -178,17 +144,17 @@ def _say(call: Call, stream: str, consumer: str) -> None:
     """The consumer; for people each fact of its pushing in a line, such as why the last attempt failed."""
     info = call.hg.insights.consumer(stream, consumer)
     if call.json or not info.push:
-        call.say(info)
+        call.print_data(info)
         return
-    record = facts(info)
+    record = as_record(info)
     pushed = {f"push {name}": value for name, value in record.pop("push").items()}
-    call.say({**record, **pushed})
+    call.print_data({**record, **pushed})
 
 
 @command(consumers, "edit", curl=True)
 @consumer_arguments
-@options(SETTINGS, PUSH, FIXED)
-@click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
+@options(options_of(changeable(CONSUMER)), PUSH, refusals(CONSUMER))
+@click.option("--clear", type=click.Choice(clearable(CONSUMER)), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, stream: str | None, consumer: str | None, clear: tuple[str, ...], **settings: Any) -> None:
     """Change settings of a consumer.
 
@@ -215,7 +181,7 @@ def remove(call: Call, stream: str | None, consumer: str | None, yes: bool) -> N
     found = call.hg.stream(stream).consumer(consumer)
     call.confirm(f"remove the consumer {consumer} of {stream} and its progress?", yes)
     found.drop()
-    call.say({"removed": consumer}, consumer)
+    call.print_data({"removed": consumer}, consumer)
 
 
 @command(consumers, "pause", curl=True)
@@ -225,7 +191,7 @@ def pause(call: Call, stream: str | None, consumer: str | None) -> None:
     stream, consumer = call.consumer(stream, consumer)
     if not call.curl("POST", *path(stream, consumer), "pause"):
         call.hg.stream(stream).consumer(consumer).pause()
-        call.say({"paused": True}, consumer)
+        call.print_data({"paused": True}, consumer)
 
 
 @command(consumers, "resume", curl=True)
@@ -235,7 +201,7 @@ def resume(call: Call, stream: str | None, consumer: str | None) -> None:
     stream, consumer = call.consumer(stream, consumer)
     if not call.curl("POST", *path(stream, consumer), "resume"):
         call.hg.stream(stream).consumer(consumer).resume()
-        call.say({"paused": False}, consumer)
+        call.print_data({"paused": False}, consumer)
 
 
 @command(consumers, "workers", curl=True)
@@ -248,7 +214,7 @@ def workers(call: Call, stream: str | None, consumer: str | None) -> None:
     call.hg.stream(stream).consumer(consumer)
     found = call.hg.insights.workers(stream, consumer)
     columns = ("name", "in_flight", "joined_at", "seen_at", "until", "lanes")
-    call.say_rows(found, [{c: getattr(w, c) for c in columns} for w in found], columns, "it has no workers")
+    call.print_rows(found, [{c: getattr(w, c) for c in columns} for w in found], columns, "it has no workers")
 
 
 @command(consumers, "seek", curl=True)
@@ -264,4 +230,4 @@ def seek(call: Call, stream: str | None, consumer: str | None, position: str | N
     to = int(position) if position.isdecimal() else position
     if not call.curl("POST", *path(stream, consumer), "seek", body={"to": to}):
         call.hg.stream(stream).consumer(consumer).seek(to)
-        call.say({"position": to}, to)
+        call.print_data({"position": to}, to)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import headgate
 
-from .exits import NotThere
+from .exit_codes import NotThere
 
 _SECRETS = ("password", "secret", "scram_client_key", "scram_server_key")
 

@@ -13,7 +13,7 @@ from .app import app
 from .call import Call, at_terminal, command, one_of
 from .complete import context_names
 from .context_file import Context, Contexts, hidden, load, save
-from .output import talk
+from .output import print_status
 
 NAME = click.argument("name", required=False, metavar="NAME", shell_complete=context_names)
 
@@ -72,9 +72,11 @@ def add(call: Call, name: str | None, database: str | None, server: str | None, 
     if use or is_first:
         known.current = name
     save(known)
-    call.say(_facts(known, name), name)
+    call.print_data(_facts(known, name), name)
     if is_first and not use:
-        talk(f"in use from now on, in every directory, as the first one; `headgate context remove {name}` ends that")
+        print_status(
+            f"in use from now on, in every directory, as the first one; `headgate context remove {name}` ends that"
+        )
 
 
 @command(group, "use", database=False)
@@ -86,7 +88,7 @@ def use(call: Call, name: str | None) -> None:
     known.named(name)
     known.current = name
     save(known)
-    call.say(_facts(known, name), name)
+    call.print_data(_facts(known, name), name)
 
 
 @command(group, "list", database=False)
@@ -94,7 +96,7 @@ def show_all(call: Call) -> None:
     """List the contexts."""
     known = load()
     found = [_facts(known, name) for name in sorted(known.contexts)]
-    call.say_rows(found, found, ("name", "in_use", "database", "server"), "there are no contexts yet")
+    call.print_rows(found, found, ("name", "in_use", "database", "server"), "there are no contexts yet")
 
 
 @command(group, "show", database=False)
@@ -102,7 +104,7 @@ def show_all(call: Call) -> None:
 def show(call: Call, name: str | None) -> None:
     """Show a context, or the one in use. Passwords are not shown."""
     known = load()
-    call.say(_facts(known, name or known.current or _pick(call, known, None)))
+    call.print_data(_facts(known, name or known.current or _pick(call, known, None)))
 
 
 @command(group, "remove", database=False)
@@ -116,7 +118,7 @@ def remove(call: Call, name: str | None) -> None:
     if known.current == name:
         known.current = None
     save(known)
-    call.say({"removed": name}, name)
+    call.print_data({"removed": name}, name)
 
 
 def _pick(call: Call, known: Contexts, name: str | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from .output import plain
+from .output import as_json_value
 
 LENGTHS = {"retain_up_to", "retain_at_least", "segment_age", "release_interval", "tolerance"}  # those that can be null
 SERVER = "http://localhost:7376"
@@ -29,7 +29,7 @@ def curl_line(
         url += "?" + urlencode({k: str(v).lower() if v is True else v for k, v in _named(query).items()}, doseq=True)
     words = ["curl", "-sS", "-X", method, shlex.quote(url), "-H", '"Authorization: Bearer $HEADGATE_TOKEN"']
     if body is not None:
-        text = json.dumps(plain(_named(body)), ensure_ascii=False)
+        text = json.dumps(as_json_value(_named(body)), ensure_ascii=False)
         words += ["-H", shlex.quote("Content-Type: application/json"), "--data-binary", shlex.quote(text)]
     return " ".join(words)
 

@@ -9,8 +9,8 @@ import click
 from .app import app
 from .call import Call, command, consumer_arguments, given, options
 from .consumers import path
-from .exits import NOTHING
-from .output import facts
+from .exit_codes import NOTHING
+from .output import as_record
 from .progress import progress
 
 PART = 1000  # dead letters that are moved in one transaction
@@ -42,7 +42,7 @@ def show_all(call: Call, stream: str | None, consumer: str | None, limit: int, a
         return None
     found = call.hg.insights.dead_letters(stream, consumer, limit, after=after)
     columns = ("seq", "source_seq", "failed_at", "attempts", "key", "last_error", "data")
-    call.say_messages([facts(d) for d in found], columns)
+    call.print_messages([as_record(d) for d in found], columns)
     return None if found else NOTHING
 
 
@@ -67,7 +67,7 @@ def redrive(
     reader = call.hg.stream(stream).consumer(consumer)
     total = min(reader.info().dead, len(seqs) or limit or 1 << 62, limit or 1 << 62)
     done = in_parts("redrive", total, lambda n: reader.redrive(seqs=seqs or None, filter=pattern, limit=n))
-    call.say({"redriven": done}, done)
+    call.print_data({"redriven": done}, done)
 
 
 @command(dead, "purge", curl=True)
@@ -94,7 +94,7 @@ def purge(
     total = min(reader.info().dead, len(seqs) or limit or 1 << 62, limit or 1 << 62)
     call.confirm(f"throw away up to {total} dead letters of {stream}/{consumer}?", yes)
     done = in_parts("purge", total, lambda n: reader.purge_dead(seqs=seqs or None, filter=pattern, limit=n))
-    call.say({"purged": done}, done)
+    call.print_data({"purged": done}, done)
 
 
 def require_choice(seqs: tuple[int, ...], pattern: str | None, limit: int | None, everything: bool) -> None:

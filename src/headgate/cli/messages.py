@@ -9,8 +9,8 @@ import click
 from .app import app
 from .call import Call, command, consumer_arguments, given, options, stream_argument
 from .consumers import path
-from .exits import NOTHING, NotThere
-from .output import facts, plain, say_table, talk
+from .exit_codes import NOTHING, NotThere
+from .output import as_json_value, as_record, print_status, print_table
 
 STATES = click.Choice(["available", "delivered", "parked", "done", "dead", "discarded"])
 RANGE = (
@@ -49,7 +49,7 @@ def show_all(
     found = call.hg.insights.messages(
         stream, limit, newest_first=newest, filter=pattern, before=before, after=after
     )  # fmt: skip
-    call.say_messages([facts(m) for m in found], ("seq", "created_at", "key", "data"))
+    call.print_messages([as_record(m) for m in found], ("seq", "created_at", "key", "data"))
     return None if found else NOTHING
 
 
@@ -70,12 +70,14 @@ def show(call: Call, stream: str | None, seq: int | None) -> None:
         )
     states = call.hg.insights.message(stream, seq)
     if call.json:
-        call.say({**plain(found[0]), "consumers": states})
+        call.print_data({**as_json_value(found[0]), "consumers": states})
         return
-    call.say(found[0])
+    call.print_data(found[0])
     if states:
         click.echo()
-        say_table([facts(s) for s in states], ("consumer", "state", "attempt", "visible_at", "worker", "last_error"))
+        print_table(
+            [as_record(s) for s in states], ("consumer", "state", "attempt", "visible_at", "worker", "last_error")
+        )
 
 
 @command(messages, "life", curl=True)
@@ -96,7 +98,7 @@ def life(call: Call, stream: str | None, seq: int | None) -> None:
             f"stream {stream!r} has no message {seq} yet", hint="`headgate message list` shows what there is"
         )
     columns = ("at", "consumer", "event", "attempt", "worker", "until", "error")
-    call.say_rows(found, [facts(e) for e in found], columns, "")
+    call.print_rows(found, [as_record(e) for e in found], columns, "")
 
 
 @command(messages, "attempts", curl=True)
@@ -115,7 +117,7 @@ def attempts(
         return None
     found = call.hg.insights.attempts(stream, seq, consumer=consumer, limit=limit, before=before)
     columns = ("id", "at", "consumer", "seq", "attempt", "outcome", "is_dead", "worker", "error")
-    call.say_rows(found, [facts(a) for a in found], columns, "no attempt has failed")
+    call.print_rows(found, [as_record(a) for a in found], columns, "no attempt has failed")
     return None if found else NOTHING
 
 
@@ -145,7 +147,7 @@ def peek(
     columns: tuple[str, ...] = ("seq", "state", "attempt", "visible_at", "key", "data")
     if any(m.last_error for m in found):
         columns = (*columns[:-1], "last_error", "data")
-    call.say_messages([facts(m) for m in found], columns)
+    call.print_messages([as_record(m) for m in found], columns)
     if found.next is not None:
-        talk(f"many messages were looked at; go on with {'--before' if newest else '--after'} {found.next}")
+        print_status(f"many messages were looked at; go on with {'--before' if newest else '--after'} {found.next}")
     return None if found else NOTHING

@@ -1,4 +1,4 @@
-"""What is printed: stdout is data, stderr is talk."""
+"""What is printed: stdout is data, stderr is status."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ Row = Mapping[str, Any]
 SIZES = {"max_storage"}  # numbers of bytes whose names do not say so
 
 
-def say(data: Any) -> None:
+def print_data(data: Any) -> None:
     """Prints data: JSON, unless it is text or a number."""
-    click.echo(data if isinstance(data, (str, int)) else json.dumps(plain(data), indent=2, ensure_ascii=False))
+    click.echo(data if isinstance(data, (str, int)) else json.dumps(as_json_value(data), indent=2, ensure_ascii=False))
 
 
-def say_line(data: Any) -> None:
+def print_line(data: Any) -> None:
     """Prints data as one line of JSON."""
-    click.echo(json.dumps(plain(data), separators=(",", ":"), ensure_ascii=False))
+    click.echo(json.dumps(as_json_value(data), separators=(",", ":"), ensure_ascii=False))
 
 
-def talk(line: str) -> None:
+def print_status(line: str) -> None:
     """Says something to whoever sits there."""
     click.echo(line, err=True)
 
 
-def plain(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """What JSON can express: times as ISO 8601, lengths of time as seconds, bytes as base64."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(fact) for name, fact in facts(value).items()}
+        return {name: as_json_value(fact) for name, fact in as_record(value).items()}
     if isinstance(value, Mapping):
-        return {k: plain(v) for k, v in value.items()}
+        return {k: as_json_value(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [as_json_value(v) for v in value]
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -55,14 +55,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def facts(thing: Any) -> dict[str, Any]:
+def as_record(thing: Any) -> dict[str, Any]:
     """The fields of a dataclass."""
     return {f.name: getattr(thing, f.name) for f in fields(thing)}
 
 
-def say_table(rows: Iterable[Row], columns: Sequence[str], *, header: bool = True) -> None:
+def print_table(rows: Iterable[Row], columns: Sequence[str], *, header: bool = True) -> None:
     """Prints rows in columns. On a terminal the last column is cut where the line ends."""
-    cells = [[shown(row.get(c)) for c in columns] for row in rows]
+    cells = [[as_cell(row.get(c)) for c in columns] for row in rows]
     numbers = {i for i in range(len(columns)) if cells and all(_is_number(row.get(columns[i])) for row in rows)}
     lines = [[c.upper() for c in columns], *cells] if header else cells
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
@@ -76,15 +76,15 @@ def say_table(rows: Iterable[Row], columns: Sequence[str], *, header: bool = Tru
         click.echo("  ".join(padded).rstrip()[:limit])
 
 
-def say_record(record: Row) -> None:
+def print_record(record: Row) -> None:
     """Prints one thing, a line for each of its facts."""
     width = max(map(len, record), default=0)
     for name, value in record.items():
         is_size = isinstance(value, int) and (name.endswith("bytes") or name in SIZES)
-        click.echo(f"{name.ljust(width)}  {size(value) if is_size else shown(value)}")
+        click.echo(f"{name.ljust(width)}  {size(value) if is_size else as_cell(value)}")
 
 
-def shown(value: Any) -> str:
+def as_cell(value: Any) -> str:
     """A value as people read it, safe for a terminal: what a producer sent must not move the cursor or worse."""
     if value is None:
         return "-"
@@ -96,9 +96,9 @@ def shown(value: Any) -> str:
         return f"{value.astimezone().isoformat(' ', 'seconds')} ({ago(value)})"
     if isinstance(value, timedelta):
         return length(value)
-    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(as_json_value(value), ensure_ascii=False)
     if isinstance(value, bytes):
-        text = plain(value)
+        text = as_json_value(value)
     return printable(text)
 
 

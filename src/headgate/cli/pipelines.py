@@ -15,7 +15,7 @@ import headgate
 
 from .app import app
 from .call import Call, at_terminal, command
-from .output import say, say_table, talk
+from .output import print_data, print_status, print_table
 
 if TYPE_CHECKING:
     from headgate.pipeline.run import Progress
@@ -72,7 +72,7 @@ def run_file(call: Call, file: Path, master: str | None, remote: str | None, con
             return spark
 
         last = run(pipeline, hg, start, say=_line, stopping=lambda: bool(stopped))
-    call.say(_facts(last), f"{pipeline.name}: {last.total} rows")
+    call.print_data(_facts(last), f"{pipeline.name}: {last.total} rows")
 
 
 @command(pipelines, "new")
@@ -102,8 +102,8 @@ def new(call: Call, file: Path, kind: str | None, name: str | None, stream: str 
     text = template(kind, name, stream or "orders", to)
     pipeline_module.parse(text, file.name)
     file.write_text(text, encoding="utf-8")
-    call.say({"file": str(file), "kind": kind, "name": name}, f"{file}")
-    talk(f"look at it, then: headgate pipeline run {file}")
+    call.print_data({"file": str(file), "kind": kind, "name": name}, f"{file}")
+    print_status(f"look at it, then: headgate pipeline run {file}")
 
 
 @command(pipelines, "list")
@@ -115,7 +115,7 @@ def list_files(call: Call, directory: Path) -> None:
     try:
         states = dict(call.direct.run("select pipeline, state from headgate.pipeline_status()", ()))
     except headgate.Error as error:
-        talk(f"which of them ran is not known: {error}")
+        print_status(f"which of them ran is not known: {error}")
     rows = []
     for path in sorted(directory.glob("*.toml")):
         try:
@@ -128,7 +128,9 @@ def list_files(call: Call, directory: Path) -> None:
             continue
         state = states.get(found.name, "never ran" if states else "-")
         rows.append({"file": str(path), "pipeline": found.name, "kind": found.kind, "state": state, "error": ""})
-    call.say_rows(rows, rows, ("file", "pipeline", "kind", "state", "error"), f"there are no pipelines in {directory}")
+    call.print_rows(
+        rows, rows, ("file", "pipeline", "kind", "state", "error"), f"there are no pipelines in {directory}"
+    )
 
 
 @command(pipelines, "show")
@@ -142,9 +144,9 @@ def show(call: Call, file: Path) -> None:
     said = meanings(type(found))
     rows = [{"setting": name, "value": value, "meaning": said.get(name, "")} for name, value in settings.items()]
     if call.json:
-        say(settings)
+        print_data(settings)
     else:
-        say_table(rows, ("setting", "value", "meaning"))
+        print_table(rows, ("setting", "value", "meaning"))
 
 
 @command(pipelines, "schema")
@@ -153,7 +155,7 @@ def schema(call: Call) -> None:
     _pipelines()
     from headgate.pipeline.spec import schema
 
-    say(schema())
+    print_data(schema())
 
 
 @command(pipelines, "status")
@@ -174,7 +176,7 @@ def status(call: Call, name: str | None) -> None:
         }
         for r in rows
     ]  # fmt: skip
-    call.say_rows(rows, shown, COLUMNS, "no pipeline ran yet")
+    call.print_rows(rows, shown, COLUMNS, "no pipeline ran yet")
 
 
 def _pipelines() -> Any:
@@ -203,7 +205,7 @@ def _line(progress: Progress) -> None:
     if progress.lag:
         lag += f" ({_seconds(progress.behind)} behind)"
     note = f" {progress.note}" if progress.note else ""
-    talk(f"batch {progress.batch}: {progress.rows} rows, {progress.rate:,.0f} rows/s{lag}{note}")
+    print_status(f"batch {progress.batch}: {progress.rows} rows, {progress.rate:,.0f} rows/s{lag}{note}")
 
 
 def _facts(progress: Progress) -> dict[str, Any]:

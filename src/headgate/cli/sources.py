@@ -13,7 +13,7 @@ from . import values
 from .app import app
 from .call import Call, command, given, options, stream_argument
 from .complete import source_names, stream_names
-from .tables import LIMITS, MAKING, OF_TABLES, ROUTES, TABLES, add_postgres, backfills, of_tables
+from .table_options import LIMITS, MAKING, OF_TABLES, ROUTES, TABLES, add_postgres, backfills, of_tables
 
 SCHEMES = click.Choice(["standard", "github", "stripe", "hmac", "none"])
 SOURCE = click.argument("source", required=False, metavar="SOURCE", shell_complete=source_names)
@@ -95,7 +95,7 @@ def add(call: Call, name: str | None, stream: str | None, kind: str, if_not_exis
     if call.curl("POST", "sources", body={"name": name, "stream": stream, **signing, **chosen, **leave}):
         return
     made = call.hg.sources.create(name, stream, **signing, settings=as_seconds(chosen), exist_ok=if_not_exists)
-    call.say(made, name)
+    call.print_data(made, name)
 
 
 @command(sources, "list", curl=True)
@@ -106,7 +106,9 @@ def show_all(call: Call) -> None:
     found: list[headgate.types.SourceInfo | headgate.types.PostgresSourceInfo] = [*call.hg.sources.all()]
     found += call.hg.sources.all_postgres()
     found.sort(key=lambda s: s.name)
-    call.say_rows(found, [{c: getattr(s, c, "") for c in COLUMNS} for s in found], COLUMNS, "there are no sources yet")
+    call.print_rows(
+        found, [{c: getattr(s, c, "") for c in COLUMNS} for s in found], COLUMNS, "there are no sources yet"
+    )
 
 
 @command(sources, "show", curl=True)
@@ -117,7 +119,7 @@ def show(call: Call, source: str | None) -> None:
     if call.curl("GET", "sources", source):
         return
     found = find(call, source)
-    call.say(found)
+    call.print_data(found)
     if isinstance(found, headgate.types.PostgresSourceInfo) and not call.json:
         backfills(call, source)
 
@@ -145,7 +147,7 @@ def edit(call: Call, source: str | None, stream: str | None, clear: tuple[str, .
         wanted(settings)
         read |= given({"stream": stream})
         if not call.curl("PATCH", "sources", source, body=read):
-            call.say(call.hg.sources.alter_postgres(source, **read))
+            call.print_data(call.hg.sources.alter_postgres(source, **read))
         return
     signing, chosen = wanted(settings)
     changed = {**given({"stream": stream}), **signing}
@@ -161,9 +163,9 @@ def edit(call: Call, source: str | None, stream: str | None, clear: tuple[str, .
         and not chosen
         and isinstance(find(call, source), headgate.types.PostgresSourceInfo)
     ):
-        call.say(call.hg.sources.alter_postgres(source, **changed))
+        call.print_data(call.hg.sources.alter_postgres(source, **changed))
         return
-    call.say(call.hg.sources.alter(source, **changed, settings=as_seconds(chosen)))
+    call.print_data(call.hg.sources.alter(source, **changed, settings=as_seconds(chosen)))
 
 
 @command(sources, "remove", curl=True)
@@ -181,7 +183,7 @@ def remove(call: Call, source: str | None, forget: bool, yes: bool) -> None:
         call.hg.sources.remove_postgres(source, forget=forget)
     else:
         call.hg.sources.drop(source)
-    call.say({"removed": source}, source)
+    call.print_data({"removed": source}, source)
 
 
-from . import tables_commands  # noqa: E402, F401 - more commands of this group
+from . import table_sources  # noqa: E402, F401 - more commands of this group

@@ -7,46 +7,14 @@ from typing import Any
 import click
 
 from ..readable import size
-from . import values
+from ..settings import STREAM, changeable, clearable
 from .app import app
-from .call import Call, command, fixed, given, options, stream_argument
+from .call import Call, command, given, options, stream_argument
 from .output import about
+from .settings import options_of, refusals
 
-LANE_BY = click.Choice(["hash", "key", "channel"])
-RETAIN = click.Choice(["forever", "until_acked", "until_archived"])
-
-NEW = (
-    click.option("--lanes", type=int, help="How many lanes keys are spread over. Default: 16."),
-    click.option(
-        "--lane-by", type=LANE_BY,
-        help="What shares a lane: keys of the same hash, one key, or one channel. Default: hash.",
-    ),
-    click.option("--one-message-per-key", is_flag=True, default=None, help="Keep only the latest message of a key."),
-)  # fmt: skip
-
-# of a stream that there is these can be changed too
-SETTINGS = (
-    click.option("--retain", type=RETAIN, help="How long messages are kept."),
-    click.option("--retain-up-to", type=values.time, help="Remove what is older."),
-    click.option("--retain-at-least", type=values.time, help="Never remove what is younger, to make room."),
-    click.option("--max-storage", type=values.size, help="Remove the oldest above so many bytes."),
-    click.option(
-        "--process-unmodified/--ignore-unmodified", default=None,
-        help="With --one-message-per-key: whether a message that equals the last one of its key counts.",
-    ),
-    click.option("--dedup-window", type=values.time, help="How long the ids of messages are remembered."),
-    click.option("--max-message-bytes", type=values.size, help="The largest message: its data and headers."),
-    click.option("--segment-rows", type=int, help="Close a segment at so many messages; at more, past 100 segments."),
-    click.option("--segment-bytes", type=values.size, help="Close a segment at so many bytes."),
-    click.option("--segment-age", type=values.time, help="Close a segment at this age."),
-    click.option("--compact-every", type=values.time, help="How often segments are compacted."),
-)  # fmt: skip
-FIXED = fixed(
-    lanes="`headgate stream set-lanes` does it",
-    lane_by="make another stream with it: `headgate stream add NAME --lane-by channel`",
-    one_message_per_key="make another stream with it: `headgate stream add NAME --one-message-per-key`",
-)
-CLEARABLE = ("retain_up_to", "retain_at_least", "max_storage", "segment_age")
+LANE_BY = click.Choice(STREAM["lane_by"].choices)
+RETAIN = click.Choice(STREAM["retain"].choices)
 
 
 @app.group("stream")
@@ -56,7 +24,7 @@ def streams() -> None:
 
 @command(streams, "add", curl=True)
 @click.argument("name", required=False, metavar="NAME")
-@options(NEW, SETTINGS)
+@options(options_of(STREAM))
 @click.option(
     "--if-not-exists",
     is_flag=True,
@@ -76,7 +44,7 @@ def add(call: Call, name: str | None, if_not_exists: bool, **settings: Any) -> N
     if call.curl("POST", "streams", body={"name": name, **chosen, **leave}):
         return
     call.hg.stream(name, create=True, exist_ok=if_not_exists, **chosen)
-    call.say(call.hg.insights.stream(name), name)
+    call.print_data(call.hg.insights.stream(name), name)
 
 
 @command(streams, "list", curl=True)
@@ -101,7 +69,7 @@ def show_all(call: Call) -> None:
     columns: tuple[str, ...] = ("name", "messages", "size", "rate", "consumers", "last seq", "newest")
     if any(s.sampled_at for s in found):
         columns += ("sampled_at",)
-    call.say_rows(found, rows, columns, "there are no streams yet")
+    call.print_rows(found, rows, columns, "there are no streams yet")
 
 
 @command(streams, "show", curl=True)
@@ -111,13 +79,13 @@ def show(call: Call, stream: str | None) -> None:
     stream = call.stream(stream)
     if call.curl("GET", "streams", stream):
         return
-    call.say(call.hg.insights.stream(stream))
+    call.print_data(call.hg.insights.stream(stream))
 
 
 @command(streams, "edit", curl=True)
 @stream_argument
-@options(SETTINGS, FIXED)
-@click.option("--clear", type=click.Choice(CLEARABLE), multiple=True, help="Put a setting back to none.")
+@options(options_of(changeable(STREAM)), refusals(STREAM))
+@click.option("--clear", type=click.Choice(clearable(STREAM)), multiple=True, help="Put a setting back to none.")
 def edit(call: Call, stream: str | None, clear: tuple[str, ...], **settings: Any) -> None:
     """Change settings of a stream.
 
@@ -131,7 +99,7 @@ def edit(call: Call, stream: str | None, clear: tuple[str, ...], **settings: Any
     if call.curl("PATCH", "streams", stream, body={**changed, **dict.fromkeys(clear)}):
         return
     call.hg.stream(stream).alter(**changed, clear=clear)
-    call.say(call.hg.insights.stream(stream))
+    call.print_data(call.hg.insights.stream(stream))
 
 
 @command(streams, "remove", curl=True)
@@ -145,7 +113,7 @@ def remove(call: Call, stream: str | None, yes: bool) -> None:
     found = call.hg.insights.stream(stream)
     call.confirm(f"remove {stream} with {about(found.messages, found.exact)} messages?", yes)
     call.hg.stream(stream).drop()
-    call.say({"removed": stream}, stream)
+    call.print_data({"removed": stream}, stream)
 
 
 @command(streams, "set-lanes", curl=True)
@@ -158,7 +126,7 @@ def set_lanes(call: Call, stream: str | None, lanes: int | None) -> None:
     if call.curl("PATCH", "streams", stream, body={"lanes": lanes}):
         return
     call.hg.stream(stream).set_lanes(lanes)
-    call.say({"lanes": lanes}, lanes)
+    call.print_data({"lanes": lanes}, lanes)
 
 
 @command(streams, "segments")
@@ -169,7 +137,7 @@ def segments(call: Call, stream: str | None) -> None:
     found = call.direct.insights.segments(stream)
     columns = ("id", "state", "first_seq", "end_seq", "messages", "size", "created_at", "kept_by")
     rows = [{**{c: getattr(s, c, None) for c in columns}, "size": size(s.bytes)} for s in found]
-    call.say_rows(found, rows, columns, "there are no segments")
+    call.print_rows(found, rows, columns, "there are no segments")
 
 
 @command(streams, "archives", curl=True)
@@ -181,7 +149,7 @@ def archives(call: Call, stream: str | None) -> None:
         return
     found = call.hg.insights.archives(stream)
     columns = ("name", "place", "floor", "lag", "at", "waiting")
-    call.say_rows(found, [{c: getattr(a, c) for c in columns} for a in found], columns, "there are no archives")
+    call.print_rows(found, [{c: getattr(a, c) for c in columns} for a in found], columns, "there are no archives")
 
 
 @command(streams, "drop-archive", curl=True)
@@ -194,7 +162,7 @@ def drop_archive(call: Call, stream: str, archive: str, yes: bool) -> None:
         return
     call.confirm(f"forget the archive {archive} of {stream}? what is not in it may then be removed", yes)
     call.hg.stream(stream).drop_archive(archive)
-    call.say({"dropped": archive}, archive)
+    call.print_data({"dropped": archive}, archive)
 
 
 @command(streams, "compact")
@@ -202,4 +170,4 @@ def drop_archive(call: Call, stream: str, archive: str, yes: bool) -> None:
 def compact(call: Call, stream: str | None) -> None:
     """Remove closed segments of which only parked messages are left, and keep these."""
     count = call.direct.stream(call.stream(stream)).compact()
-    call.say({"compacted": count}, count)
+    call.print_data({"compacted": count}, count)

@@ -10,7 +10,7 @@ from ..database import statements
 from . import values
 from .app import app
 from .call import Call, command, given
-from .exits import NOTHING
+from .exit_codes import NOTHING
 
 COLUMNS = ("id", "name", "scopes", "streams", "rate_limit", "created_at", "expires_at", "revoked_at")
 AUDITED = ("id", "at", "status", "who", "address", "action", "stream", "details")
@@ -46,7 +46,7 @@ def add(
     body = {"name": name, "scopes": list(scopes), "streams": list(streams) or None, "rate_limit": rate_limit}
     if call.curl("POST", "tokens", body=given({**body, "lifetime": lifetime})):
         return
-    from ..database.drivers import Array  # here: no other command needs them
+    from ..database.columns import Array  # here: no other command needs them
     from ..database.encoding import interval
     from ..tokens import new_token
 
@@ -55,13 +55,13 @@ def add(
         from ..http.request import milliseconds
 
         [(id, text)] = http.call(create_token(given({**body, "lifetime_ms": milliseconds(interval(lifetime))})))
-        call.say({"id": id, "token": text}, text)
+        call.print_data({"id": id, "token": text}, text)
         return
     made = new_token()
     patterns = Array(streams) if streams else None
     params = (made.id, name, made.digest, Array(scopes), patterns, rate_limit, interval(lifetime))
     call.hg.run(statements.CREATE_TOKEN, params)
-    call.say({"id": made.id, "token": made.text}, made.text)
+    call.print_data({"id": made.id, "token": made.text}, made.text)
 
 
 @command(tokens, "list", curl=True)
@@ -70,7 +70,7 @@ def show_all(call: Call) -> None:
     if call.curl("GET", "tokens"):
         return
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in call.hg.run(statements.TOKENS, ())]
-    call.say_rows(rows, rows, COLUMNS, "no tokens")
+    call.print_rows(rows, rows, COLUMNS, "no tokens")
 
 
 @command(tokens, "audit", curl=True)
@@ -82,7 +82,7 @@ def audit(call: Call, limit: int, before: int | None) -> None:
         return
     found = call.hg.run(statements.AUDIT_LOG, (limit, before))
     rows = [dict(zip(AUDITED_ALL, row, strict=True)) for row in found]
-    call.say_rows(rows, rows, AUDITED, "no administrative calls")
+    call.print_rows(rows, rows, AUDITED, "no administrative calls")
 
 
 @command(tokens, "remove", curl=True)
@@ -93,5 +93,5 @@ def remove(call: Call, id: str | None) -> int | None:
     if call.curl("DELETE", "tokens", id):
         return None
     gone = bool(call.hg.run(statements.REVOKE_TOKEN, (id,))[0][0])
-    call.say({"revoked": gone}, "revoked" if gone else "no such token, or revoked already")
+    call.print_data({"revoked": gone}, "revoked" if gone else "no such token, or revoked already")
     return None if gone else NOTHING

@@ -18,22 +18,13 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from ..errors import InvalidArgument
-from .encoding import array_literal
+from .columns import Array, literals
 
 Row = tuple[Any, ...]
 
 
 class AutocommitWarning(UserWarning):
     """`conn=` got a connection without a transaction that a call could join."""
-
-
-class Array(list[Any]):
-    """A parameter that stands for a text[]."""
-
-
-def literals(params: Sequence[Any]) -> list[Any]:
-    """Parameters for drivers that take an array as text and leave its type to the server."""
-    return [array_literal(p) if isinstance(p, Array) else p for p in params]
 
 
 def database_name(url: str) -> str:

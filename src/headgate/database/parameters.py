@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..errors import DataNotSerializable, InvalidArgument, InvalidFilter, InvalidPosition
 from ..hints import ZONE
+from ..settings import Setting, Settings
 from . import statements
-from .drivers import Array
-from .encoding import dump_json, interval
+from .columns import Array
+from .encoding import as_int, dump_json, interval
 
 
 def as_filter(filter: Any) -> Array | None:
@@ -46,17 +47,12 @@ def as_seconds(length: Any, what: str) -> float:
 
 
 def as_delay(delay: Any, deliver_at: Any) -> str | None:
-    """When a message is to be delivered: after a time, or at one, which the database's clock tells (`is_absolute`)."""
+    """When a message is to be delivered: after a time, or at one, which the database's clock tells."""
     if deliver_at is None:
         return interval(delay)
     if delay is not None:
         raise InvalidArgument("a message has both delay and deliver_at", hint="give one of them")
     return f"{statements.AT}{as_moment(deliver_at)}"
-
-
-def is_absolute(delays: Iterable[str | None] | None) -> bool:
-    """Whether any of these is a time, so that the statement has to be one that knows them."""
-    return delays is not None and any(d is not None and d.startswith(statements.AT) for d in delays)
 
 
 def as_position(position: Any) -> str | None:
@@ -100,3 +96,28 @@ def as_seqs(seqs: Any) -> Array | None:
     if not all(isinstance(s, int) for s in seqs):
         raise InvalidArgument("seqs are not whole numbers", hint="pass a list of int")
     return Array(str(s) for s in seqs)
+
+
+def as_settings(settings: Settings, given: Mapping[str, Any]) -> list[Any]:
+    """The settings that are given, checked, in the order of the table; None for the others."""
+    if unknown := [name for name in given if name not in settings]:
+        raise TypeError(f"there is no setting {unknown[0]!r}: there are {', '.join(settings)}")
+    return [_as_setting(name, row, given.get(name)) for name, row in settings.items()]
+
+
+def _as_setting(name: str, row: Setting, value: Any) -> Any:
+    match row.kind:
+        case "length":
+            return interval(value)
+        case "count" | "bytes":
+            return as_int(value, name, row.bits)
+        case "filter":
+            return as_filter(value)
+        case "position":
+            return as_position(value)
+        case "backoff":
+            return as_backoff(value)
+        case "push":
+            return None if value is None else dump_json(value)
+        case _:
+            return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..settings import CONSUMER, STREAM, Settings, changeable
+
 # An autocommit statement that relaxes its own commit: a crash of the database then loses at most the last moments of a
 # consumer's progress, which means a redelivery. Never used inside a transaction that a user opened.
 _RELAXED = "select r.* from (select set_config('synchronous_commit', 'off', true)) s, "
@@ -30,34 +32,25 @@ NACK_RELAXED = _RELAXED + "headgate.nack(%s, %s, %s::text[], %s::text::interval,
 RELEASE = _RELAXED + "headgate.release(%s, %s, %s::text[]) r"
 EXTEND = _RELAXED + "headgate.extend(%s, %s, %s::text[], %s::text::interval) r"
 
-CREATE_STREAM = (
-    "select headgate.create_stream(%s, lanes => %s, lane_by => %s, retain => %s, retain_up_to => %s::text::interval, "
-    "retain_at_least => %s::text::interval, max_storage => %s, one_message_per_key => %s, process_unmodified => %s, "
-    "dedup_window => %s::text::interval, max_message_bytes => %s, segment_rows => %s, segment_bytes => %s, "
-    "segment_age => %s::text::interval, compact_every => %s::text::interval, if_not_exists => %s)"
-)
-ALTER_STREAM = (
-    "select headgate.alter_stream(%s, retain => %s, retain_up_to => %s::text::interval, "
-    "retain_at_least => %s::text::interval, max_storage => %s, process_unmodified => %s, "
-    "dedup_window => %s::text::interval, max_message_bytes => %s, segment_rows => %s, segment_bytes => %s, "
-    "segment_age => %s::text::interval, compact_every => %s::text::interval, clear => %s::text[])"
-)
+_CASTS = {
+    "length": "::text::interval", "filter": "::text[]", "backoff": "::text::jsonb", "push": "::text::jsonb",
+}  # fmt: skip
+
+
+def _arguments(settings: Settings) -> str:
+    """Settings as arguments by name, a parameter for each."""
+    return ", ".join(f'"{name}" => %s{_CASTS.get(row.kind, "")}' for name, row in settings.items())
+
+
+CREATE_STREAM = f"select headgate.create_stream(%s, {_arguments(STREAM)}, if_not_exists => %s)"
+ALTER_STREAM = f"select headgate.alter_stream(%s, {_arguments(changeable(STREAM))}, clear => %s::text[])"
 DROP_STREAM = "select headgate.drop_stream(%s)"
 STREAM_SETTINGS = "select lanes, max_message_bytes from headgate.stream_settings(%s)"
 TICK = "select headgate.tick(%s)"
 SET_LANES = "select headgate.set_lanes(%s, %s)"
 
-CREATE_CONSUMER = (
-    'select headgate.create_consumer(%s, %s, filter => %s::text[], "order" => %s, ack_wait => %s::text::interval, '
-    "max_deliver => %s, max_ack_pending => %s, backoff => %s::text::jsonb, start => %s, max_concurrency => %s, "
-    "release_interval => %s::text::interval, leased => %s, lease_time => %s::text::interval, max_waiting => %s, "
-    "push => %s::text::jsonb, if_not_exists => %s)"
-)
-ALTER_CONSUMER = (
-    "select headgate.alter_consumer(%s, %s, filter => %s::text[], ack_wait => %s::text::interval, max_deliver => %s, "
-    "max_ack_pending => %s, backoff => %s::text::jsonb, max_concurrency => %s, release_interval => %s::text::interval, "
-    "lease_time => %s::text::interval, max_waiting => %s, push => %s::text::jsonb, clear => %s::text[])"
-)
+CREATE_CONSUMER = f"select headgate.create_consumer(%s, %s, {_arguments(CONSUMER)}, if_not_exists => %s)"
+ALTER_CONSUMER = f"select headgate.alter_consumer(%s, %s, {_arguments(changeable(CONSUMER))}, clear => %s::text[])"
 CONSUMER_SETTINGS = (
     'select stream_id, "order", ack_wait, backoff, leased, lease_time, slot_modulus, max_waiting '
     "from headgate.consumer_settings(%s, %s)"

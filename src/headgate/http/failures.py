@@ -20,7 +20,7 @@ from ..errors import (
 from ..hints import translate
 
 # Whether it was done is not known, or it cannot be done now: it may be repeated by whom it does no harm.
-PASSING = {"database_away", "database_unavailable", "database_busy", "timeout", "stopping", "gateway"}
+TRANSIENT_CODES = {"database_away", "database_unavailable", "database_busy", "timeout", "stopping", "gateway"}
 
 _BY_CODE: dict[str, type[Error]] = {
     **{code_of(cls): cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, Error)},

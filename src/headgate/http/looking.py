@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..database import statements
-from . import answers
-from .answers import Row
+from . import responses
 from .request import Made, Request, call, given, look, path
+from .responses import Row
 
 
 @call(statements.HISTORY)
@@ -34,8 +34,8 @@ def overview(search: str, sort: str, limit: int, after: int = 0) -> Request:
 
 
 def _overview(data: Any, next: Any) -> list[Row]:
-    infos = answers.consumers([each["consumer"] for each in data["consumers"]], None)
+    infos = responses.consumers([each["consumer"] for each in data["consumers"]], None)
     about = [(each["trouble"], each["about"], each["age"]) for each in data["consumers"]]
     consumers = [(info, *words) for info, words in zip(infos, about, strict=True)]
-    streams = answers.STREAMS(data["streams"], None)
+    streams = responses.STREAMS(data["streams"], None)
     return [(data["totals"], streams, data["streams_found"], data["consumers_found"], consumers, data["at"])]

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from ..database import statements
 from ..errors import InvalidAckId, InvalidArgument
-from . import answers
+from . import responses
 from .request import CALLS, Call, Made, Request, call, consumer_path, given, listing, look, milliseconds, path
 
 MOST_SENT = 10_000  # messages of one request
@@ -40,7 +40,7 @@ def receive(stream: str, params: Sequence[Any], wait: float) -> Request:
     if ack_wait:
         query["ack_wait_ms"] = milliseconds(ack_wait[0])
     return Request(
-        "POST", consumer_path(stream, consumer, "receive"), answers.rows, list[answers.Delivery], query,
+        "POST", consumer_path(stream, consumer, "receive"), responses.rows, list[responses.ReceivedMessage], query,
         _ids(acks) if acks else {}, is_safe=True, wait=wait,
     )  # fmt: skip
 
@@ -59,9 +59,9 @@ def _send(stream: str, datas: list[str], keys: Any, headers: Any, channels: Any,
         about = None if header is None else Raw(header.encode())
         at = delay.removeprefix(statements.AT) if delay and delay.startswith(statements.AT) else None
         wait = max(0, milliseconds(delay) or 0) if at is None and delay else None  # one that is over is none
-        messages.append(Outgoing(answers.from_text(text, about), key, about, channel, wait, id, at))
+        messages.append(Outgoing(responses.from_text(text, about), key, about, channel, wait, id, at))
     return Request(
-        "POST", path("streams", stream, "messages"), answers.counts("seqs"), body={"messages": messages},
+        "POST", path("streams", stream, "messages"), responses.counts("seqs"), body={"messages": messages},
         is_safe=ids is not None and None not in ids,
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def _settle(action: str, done: str, *names: str) -> Call:
         for name in ("delay_ms", "by_ms"):
             if name in body:
                 body[name] = milliseconds(body[name])
-        return Request("POST", consumer_path(stream, consumer, action), answers.counts(done, "stale"), body=body)
+        return Request("POST", consumer_path(stream, consumer, action), responses.counts(done, "stale"), body=body)
 
     return call
 
@@ -101,7 +101,7 @@ def _messages(stream: str, limit: int, newest: bool, filter: Any, before: int | 
     if filter is not None and len(filter) != 1:
         raise InvalidArgument("messages are listed by one filter over HTTP", hint="call once for each filter")
     query = _range(limit, newest, before, after) | given(key_pattern=filter and filter[0])
-    return look(path("streams", stream, "messages"), answers.stored, list[answers.Message], query)
+    return look(path("streams", stream, "messages"), responses.stored, list[responses.Message], query)
 
 
 @call(statements.PEEK)
@@ -111,35 +111,37 @@ def _peek(
     if states is not None and not states:
         return []
     query = _range(limit, newest, before, after) | given(states=states and ",".join(states))
-    return look(consumer_path(stream, consumer, "messages"), answers.peeked, list[answers.Peeked], query)
+    return look(consumer_path(stream, consumer, "messages"), responses.peeked, list[responses.Peeked], query)
 
 
 @call(statements.MESSAGE_STATES)
 def _message_states(stream: str, seq: int) -> Made:
-    return look(path("streams", stream, "messages", seq), answers.states, answers.States, missing="message_not_found")
+    return look(
+        path("streams", stream, "messages", seq), responses.states, responses.States, missing="message_not_found"
+    )
 
 
 @call(statements.MESSAGE_LIFE)
 def _message_life(stream: str, seq: int) -> Made:
-    return look(path("streams", stream, "messages", seq, "life"), answers.LIFE, missing="message_not_found")
+    return look(path("streams", stream, "messages", seq, "life"), responses.LIFE, missing="message_not_found")
 
 
 @call(statements.ATTEMPTS)
 def _attempts(stream: str, seq: int | None, consumer: str | None, limit: int, before: int | None) -> Made:
     query = listing(limit, seq=seq, consumer=consumer, before=before)
-    return look(path("streams", stream, "attempts"), answers.ATTEMPTS, query=query)
+    return look(path("streams", stream, "attempts"), responses.ATTEMPTS, query=query)
 
 
 @call(statements.DEAD_LETTERS)
 def _dead_letters(stream: str, consumer: str, limit: int, after: int) -> Made:
     query = listing(limit, after=after)
-    return look(consumer_path(stream, consumer, "dead"), answers.rows, list[answers.Dead], query)
+    return look(consumer_path(stream, consumer, "dead"), responses.rows, list[responses.Dead], query)
 
 
 @call(statements.DEAD_OF_GROUP)
 def _dead_of_group(stream: str, consumer: str, group: str, limit: int, after: int) -> Made:
     query = listing(limit, after=after, group=group)
-    return look(consumer_path(stream, consumer, "dead"), answers.rows, list[answers.Dead], query)
+    return look(consumer_path(stream, consumer, "dead"), responses.rows, list[responses.Dead], query)
 
 
 def _range(limit: int, newest: bool, before: int | None, after: int | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,36 +10,17 @@ from msgspec import Raw
 
 from ..database import statements
 from ..errors import NotOverHttp
-from . import answers
+from ..settings import CONSUMER, LENGTHS, STREAM, changeable, http_field
+from . import responses
 from .request import USE_THE_DATABASE, Made, Request, call, consumer_path, given, listing, look, milliseconds, path
 
-STREAM_SETTINGS = (
-    "lanes", "lane_by", "retain", "retain_up_to", "retain_at_least", "max_storage", "one_message_per_key",
-    "process_unmodified", "dedup_window", "max_message_bytes", "segment_rows", "segment_bytes", "segment_age",
-    "compact_every",
-)  # fmt: skip
-STREAM_CHANGES = tuple(n for n in STREAM_SETTINGS if n not in ("lanes", "lane_by", "one_message_per_key"))
-CONSUMER_SETTINGS = (
-    "filter", "order", "ack_wait", "max_deliver", "max_ack_pending", "backoff", "start", "max_concurrency",
-    "release_interval", "leased", "lease_time", "max_waiting", "push",
-)  # fmt: skip
-CONSUMER_CHANGES = tuple(n for n in CONSUMER_SETTINGS if n not in ("order", "start", "leased"))
-LENGTHS = {
-    "retain_up_to", "retain_at_least", "dedup_window", "segment_age", "compact_every", "ack_wait", "release_interval",
-    "lease_time", "tolerance",
-}  # fmt: skip
 
-
-def settings(names: Sequence[str], values: Sequence[Any], clear: Sequence[str] = ()) -> dict[str, Any]:
+def settings(names: Iterable[str], values: Sequence[Any], clear: Sequence[str] = ()) -> dict[str, Any]:
     """Settings as the server takes them: lengths of time in milliseconds, and null to clear one."""
     found = {
-        _named(name): _setting(name, value) for name, value in zip(names, values, strict=True) if value is not None
+        http_field(name): _setting(name, value) for name, value in zip(names, values, strict=True) if value is not None
     }
-    return found | {_named(name): None for name in clear}
-
-
-def _named(name: str) -> str:
-    return f"{name}_ms" if name in LENGTHS else name
+    return found | {http_field(name): None for name in clear}
 
 
 def _setting(name: str, value: Any) -> Any:
@@ -61,14 +42,14 @@ def _setting(name: str, value: Any) -> Any:
 @call(statements.CREATE_STREAM)
 def _create_stream(name: str, *values: Any) -> Made:
     *chosen, exist_ok = values
-    body = {"name": name, **settings(STREAM_SETTINGS, chosen), "if_not_exists": exist_ok}
+    body = {"name": name, **settings(STREAM, chosen), "if_not_exists": exist_ok}
     return Request("POST", path("streams"), body=body, is_safe=exist_ok)
 
 
 @call(statements.ALTER_STREAM)
 def _alter_stream(name: str, *values: Any) -> Made:
     *changed, clear = values
-    return Request("PATCH", path("streams", name), body=settings(STREAM_CHANGES, changed, clear), is_safe=True)
+    return Request("PATCH", path("streams", name), body=settings(changeable(STREAM), changed, clear), is_safe=True)
 
 
 @call(statements.SET_LANES)
@@ -83,17 +64,17 @@ def _drop_stream(name: str) -> Made:
 
 @call(statements.STREAM_SETTINGS)
 def _stream_settings(name: str) -> Made:
-    return look(path("streams", name, "settings"), answers.counts("lanes", "max_message_bytes"))
+    return look(path("streams", name, "settings"), responses.counts("lanes", "max_message_bytes"))
 
 
 @call(statements.STREAMS)
 def _streams(name: str | None, _: str | None) -> Made:
-    return look(path("streams") if name is None else path("streams", name), answers.STREAMS)
+    return look(path("streams") if name is None else path("streams", name), responses.STREAMS)
 
 
 @call(statements.ARCHIVES)
 def _archives(stream: str) -> Made:
-    return look(path("streams", stream, "archives"), answers.ARCHIVES)
+    return look(path("streams", stream, "archives"), responses.ARCHIVES)
 
 
 @call(statements.DROP_ARCHIVE)
@@ -107,27 +88,27 @@ def _drop_archive(stream: str, name: str) -> Made:
 @call(statements.CREATE_CONSUMER)
 def _create_consumer(stream: str, name: str, *values: Any) -> Made:
     *chosen, exist_ok = values
-    body = {"name": name, **settings(CONSUMER_SETTINGS, chosen), "if_not_exists": exist_ok}
+    body = {"name": name, **settings(CONSUMER, chosen), "if_not_exists": exist_ok}
     return Request("POST", path("streams", stream, "consumers"), body=body, is_safe=exist_ok)
 
 
 @call(statements.ALTER_CONSUMER)
 def _alter_consumer(stream: str, name: str, *values: Any) -> Made:
     *changed, clear = values
-    body = settings(CONSUMER_CHANGES, changed, clear)
+    body = settings(changeable(CONSUMER), changed, clear)
     return Request("PATCH", consumer_path(stream, name), body=body, is_safe=True)
 
 
 @call(statements.CONSUMER_SETTINGS)
 def _consumer_settings(stream: str, name: str) -> Made:
-    return look(consumer_path(stream, name, "settings"), answers.consumer_settings)
+    return look(consumer_path(stream, name, "settings"), responses.consumer_settings)
 
 
 @call(statements.CONSUMERS)
 def _consumers(stream: str, _: str, name: str | None, __: str | None) -> Made:
     if name is None:
-        return look(path("streams", stream, "consumers"), answers.consumers)
-    return look(consumer_path(stream, name), answers.consumers)
+        return look(path("streams", stream, "consumers"), responses.consumers)
+    return look(consumer_path(stream, name), responses.consumers)
 
 
 @call(statements.DROP_CONSUMER)
@@ -153,9 +134,9 @@ def _seek(stream: str, name: str, target: str) -> Made:
 @call(statements.CHANNELS)
 def _channels(stream: str, name: str, sort: str, limit: int, after: str | None, channel: str | None) -> Made:
     if channel is not None:
-        return look(_channel_path(stream, name, channel), answers.channels, missing="channel_not_found")
+        return look(_channel_path(stream, name, channel), responses.channels, missing="channel_not_found")
     query = listing(limit, sort=sort, after=after)
-    return look(consumer_path(stream, name, "channels"), answers.channels, query=query)
+    return look(consumer_path(stream, name, "channels"), responses.channels, query=query)
 
 
 @call(statements.SET_CHANNEL)
@@ -173,19 +154,21 @@ def _channel_path(stream: str, consumer: str, channel: str | None) -> str:
 
 @call(statements.WORKERS)
 def _workers(stream: str, _: str, consumer: str, __: str) -> Made:
-    return look(consumer_path(stream, consumer, "workers"), answers.WORKERS)
+    return look(consumer_path(stream, consumer, "workers"), responses.WORKERS)
 
 
 @call(statements.JOIN)
 def _join(stream: str, consumer: str, worker: str) -> Made:
     body = {"worker": worker}
-    return Request("POST", consumer_path(stream, consumer, "workers"), answers.counts("lanes"), body=body, is_safe=True)
+    return Request(
+        "POST", consumer_path(stream, consumer, "workers"), responses.counts("lanes"), body=body, is_safe=True
+    )
 
 
 @call(statements.HEARTBEAT)
 def _heartbeat(stream: str, consumer: str, worker: str) -> Made:
     there = consumer_path(stream, consumer, "workers", worker, "heartbeat")
-    return Request("POST", there, answers.counts("lanes"), is_safe=True)
+    return Request("POST", there, responses.counts("lanes"), is_safe=True)
 
 
 @call(statements.BEAT)
@@ -196,7 +179,9 @@ def _beat(stream: str, consumer: str, worker: str, *_: str) -> Made:
 
 @call(statements.LEAVE)
 def _leave(stream: str, consumer: str, worker: str) -> Made:
-    return Request("DELETE", consumer_path(stream, consumer, "workers", worker), answers.counts("freed"), is_safe=True)
+    return Request(
+        "DELETE", consumer_path(stream, consumer, "workers", worker), responses.counts("freed"), is_safe=True
+    )
 
 
 # messages again
@@ -207,7 +192,7 @@ def _chosen(there: str, method: str, *counted: str, seqs: Any, **more: Any) -> M
     if seqs is not None and not seqs:
         return [tuple(None if name in ("more", "next_seq") else 0 for name in counted)]
     body = given(seqs=None if seqs is None else [int(seq) for seq in seqs], **more)
-    return Request(method, there, answers.counts(*counted), body=body)
+    return Request(method, there, responses.counts(*counted), body=body)
 
 
 @call(statements.REDRIVE)
@@ -276,7 +261,7 @@ def _source(settings: str) -> dict[str, Any]:
 
 @call(statements.SOURCES)
 def _sources(name: str | None, _: str | None) -> Made:
-    return look(path("sources") if name is None else path("sources", name), answers.sources)
+    return look(path("sources") if name is None else path("sources", name), responses.sources)
 
 
 @call(statements.DROP_SOURCE)
@@ -287,12 +272,12 @@ def _drop_source(name: str) -> Made:
 @call(statements.DOCTOR)
 def _doctor(patience: str) -> Made:
     query = {"patience_ms": milliseconds(patience)}
-    return look(path("doctor"), answers.FINDINGS, query=query)
+    return look(path("doctor"), responses.FINDINGS, query=query)
 
 
 @call(statements.TOKENS)
 def _tokens() -> Made:
-    return look(path("tokens"), answers.plain, list[answers.TokenRow])
+    return look(path("tokens"), responses.TOKENS)
 
 
 @call(statements.REVOKE_TOKEN)
@@ -302,9 +287,9 @@ def _revoke_token(id: str) -> Made:
 
 @call(statements.AUDIT_LOG)
 def _audit_log(limit: int, before: int | None) -> Made:
-    return look(path("audit"), answers.plain, list[answers.AuditRow], listing(limit, before=before))
+    return look(path("audit"), responses.AUDIT, query=listing(limit, before=before))
 
 
 def create_token(body: Mapping[str, Any]) -> Request:
     """Makes a token: unlike the statement, which stores one, the server draws it."""
-    return Request("POST", path("tokens"), answers.counts("id", "token"), body=body)
+    return Request("POST", path("tokens"), responses.counts("id", "token"), body=body)

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from ..errors import InvalidArgument, InvalidName
-from . import answers
-from .answers import Row
+from . import responses
+from .responses import Row
 
 MOST_LISTED = 1000  # rows of one list
 USE_THE_DATABASE = "connect to the database itself for this: headgate.connect('postgresql://…')"
@@ -21,7 +21,7 @@ class Request(Struct, frozen=True):
 
     method: str
     path: str
-    rows: Callable[[Any, Any], list[Row]] = answers.nothing  # of the answer's data, and its next
+    rows: Callable[[Any, Any], list[Row]] = responses.nothing  # of the answer's data, and its next
     answer: Any = Any  # the type of the data
     query: Mapping[str, Any] | None = None
     body: Any = None

@@ -6,11 +6,11 @@ from typing import Any
 
 from ..database import statements
 from ..types import BackfillInfo, PostgresSourceInfo
-from . import answers
-from .answers import Row
+from . import responses
 from .request import Made, Request, call, given, look, path
+from .responses import Row
 
-_LISTED, _BACKFILLS = answers.listed(PostgresSourceInfo), answers.listed(BackfillInfo)
+_LISTED, _BACKFILLS = responses.listed(PostgresSourceInfo), responses.listed(BackfillInfo)
 
 
 def _postgres(data: Any, next: Any) -> list[Row]:

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from ..database import statements
-from ..database.encoding import array_literal
+from ..database.columns import array_literal
 from ..errors import SourceBlocked, SourceTaken, from_database
 from . import catalog, looking
 from .assembling import HEARTBEAT, Assembler, Batch, Outdated, Part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
@@ -20,8 +20,7 @@ from ..types import ConsumerInfo, StreamInfo
 from .flow.batching import Batching
 from .flow.polling import Polling
 from .flow.snapshots import Snapshot, Snapshots
-from .http.deadlines import Deadlines
-from .http.limits import Gauge
+from .http.limits import Deadlines, Gauge
 from .http.memory import Memory
 from .http.protocol import most_connections
 from .intake.webhooks import Sources
@@ -60,7 +59,7 @@ class Server:
         self.polling = Polling(hg, siblings=self.siblings)
         self.metrics = Metrics()
         self.batching = Batching(
-            hg, on=settings.batching, seconds=settings.timeout, published=self._published, timed=self.metrics.commit
+            hg, on=settings.batching, seconds=settings.timeout, metrics=self.metrics, polling=self.polling
         )
         self.in_work = Gauge(settings.in_work, "requests in work")
         self.waiting = Gauge(settings.waiting, "polls waiting")
@@ -191,7 +190,3 @@ class Server:
             "headgate_batch_calls_total": self.batching.sends.calls,
         }
         return self.metrics.figures({name: float(value) for name, value in gauges.items()})
-
-    def _published(self, stream: str, seqs: Sequence[int]) -> None:
-        self.metrics.count("published", stream, None, len(seqs))
-        self.polling.published(stream, seqs)

@@ -34,7 +34,7 @@ class Siblings(Protocol):
     def published(self, stream: str, last: int, count: int) -> None:
         """Messages were committed here."""
 
-    def stirred(self, stream: str, consumer: str, count: int) -> None:
+    def may_have_work(self, stream: str, consumer: str, count: int) -> None:
         """Something may have become available for a consumer."""
 
     def altered(self, stream: str, consumer: str) -> None:
@@ -73,7 +73,7 @@ class Alone:
     def published(self, stream: str, last: int, count: int) -> None:
         """Nobody is told."""
 
-    def stirred(self, stream: str, consumer: str, count: int) -> None:
+    def may_have_work(self, stream: str, consumer: str, count: int) -> None:
         """Nobody is told."""
 
     def altered(self, stream: str, consumer: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions, dbapi
 
-from ..database.drivers import Array
+from ..database.columns import Array
 from ..errors import Error
 from ..lake.secrets import Secret, plain
 from ..sync import Headgate

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
-from ..database.drivers import Array
+from ..database.columns import Array
 from ..errors import InvalidArgument
 from ..lake.points import point
 from .database import ask, rows

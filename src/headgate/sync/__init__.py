@@ -1,11 +1,23 @@
 # Generated from src/headgate/aio/__init__.py by tools/generate_sync.py: do not edit, run `make sync`.
 """The SDK, synchronous. The synchronous twin in `headgate.sync` is generated from this package: run `make sync`."""
 
+from typing import TYPE_CHECKING, Any
+
 from .client import Headgate
 from .consumer import Consumer
 from .insights import Insights
 from .message import Message
-from .sources import Sources
 from .stream import Stream
 
+if TYPE_CHECKING:
+    from .sources import Sources
+
 __all__ = ["Consumer", "Headgate", "Insights", "Message", "Sources", "Stream"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Sources":  # it brings all that reading tables needs
+        from .sources import Sources
+
+        return Sources
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,13 @@
 # Generated from src/headgate/aio/consumer.py by tools/generate_sync.py: do not edit, run `make sync`.
-"""Consumers: receiving and settling, positions, dead letters."""
+"""Consumers: receiving and settling, leases, work in a transaction."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib import import_module
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, overload
@@ -16,27 +16,18 @@ from psycopg import Connection
 
 from .. import tracing
 from ..database import statements
-from ..database.drivers import Array, Row
-from ..database.encoding import T, checked_text, dump_json, error_text, interval, whole
+from ..database.columns import Array
+from ..database.drivers import Row
+from ..database.encoding import T, as_int, checked_text, error_text, interval
 from ..database.encoding import decode as default_decode
 from ..database.forks import process_name
-from ..database.parameters import as_backoff, as_filter, as_moment, as_position, as_seconds, as_seqs
+from ..database.parameters import as_seconds
 from ..errors import Error, InvalidAckId, InvalidArgument, SchemaMissing, StaleDelivery
 from ..types import (
-    Attempt,
-    Backoff,
-    Channels,
-    ChannelSort,
-    ConsumerInfo,
-    DeadLetter,
-    Discarded,
     Order,
-    Peek,
-    Push,
-    Replayed,
     Settled,
-    State,
 )
+from .consumer_operations import ConsumerOperations
 from .message import Message
 from .pooled import PooledConnection, rows_of
 
@@ -50,7 +41,7 @@ LONGEST_POLL = 0.1
 TRIES = 5  # to find the stream's function, while it is dropped and made again
 
 
-class Consumer(Generic[T]):
+class Consumer(ConsumerOperations, Generic[T]):
     """A named reader of a stream with its own progress; any number of workers share it."""
 
     worker_type: ClassVar[type[Worker]]  # headgate.worker, a layer above, sets it
@@ -72,9 +63,7 @@ class Consumer(Generic[T]):
         worker: str | None = None,
         decode: Callable[[str, dict[str, Any] | None], T] | None = None,
     ) -> None:
-        self.hg = hg
-        self.stream = stream
-        self.name = name
+        super().__init__(hg, stream, name)
         self._name_functions(int(stream_id))
         self.order: Order = order
         self.ack_wait = ack_wait
@@ -120,7 +109,7 @@ class Consumer(Generic[T]):
         pause = SHORTEST_POLL
         while True:
             began = time_ns()
-            params = (self.name, whole(batch_size, "batch_size"), worker or self.worker_name, done or None, *more)
+            params = (self.name, as_int(batch_size, "batch_size"), worker or self.worker_name, done or None, *more)
             try:
                 rows = self._claim(params, max(0.0, deadline - monotonic()))
             except BaseException as error:
@@ -309,228 +298,6 @@ class Consumer(Generic[T]):
         if handler is None:
             return lambda handler: self.worker_type(self, handler, **options)
         return self.worker_type(self, handler, **options)
-
-    def info(self) -> ConsumerInfo:
-        """The consumer's settings and how far it is."""
-        return self.hg.insights.consumer(self.stream, self.name)
-
-    def peek(
-        self,
-        limit: int = 10,
-        *,
-        newest_first: bool = False,
-        states: State | Sequence[State] | None = None,
-        before: int | None = None,
-        after: int | None = None,
-    ) -> Peek:
-        """Messages with their state for this consumer, without any effect; `states`: only those in one of these.
-
-        However long the stream is, about 20,000 messages are looked at: where that ends it, `next` of the answer says
-        where to go on (`after=`, or `before=` with `newest_first`).
-        """
-        return self.hg.insights.peek(
-            self.stream,
-            self.name,
-            limit,
-            newest_first=newest_first,
-            states=[states] if isinstance(states, str) else states,
-            before=before,
-            after=after,
-        )
-
-    def alter(
-        self,
-        *,
-        filter: str | list[str] | None = None,
-        ack_wait: float | timedelta | None = None,
-        max_deliver: int | None = None,
-        max_ack_pending: int | None = None,
-        backoff: Backoff | None = None,
-        max_concurrency: int | None = None,
-        release_interval: float | timedelta | None = None,
-        lease_time: float | timedelta | None = None,
-        max_waiting: int | None = None,
-        push: Push | None = None,
-        clear: Sequence[str] = (),
-    ) -> None:
-        """Changes the settings that are given, of `push` those in it; `clear` names settings to put back to none."""
-        params = (
-            self.stream,
-            self.name,
-            as_filter(filter),
-            interval(ack_wait),
-            whole(max_deliver, "max_deliver"),
-            whole(max_ack_pending, "max_ack_pending"),
-            as_backoff(backoff),
-            whole(max_concurrency, "max_concurrency"),
-            interval(release_interval),
-            interval(lease_time),
-            whole(max_waiting, "max_waiting"),
-            None if push is None else dump_json(push),
-            Array(clear),
-        )
-        self.hg.run(statements.ALTER_CONSUMER, params)
-
-    def drop(self) -> None:
-        """Removes the consumer and its progress. Its dead letters stay."""
-        self.hg.run(statements.DROP_CONSUMER, (self.stream, self.name))
-
-    def pause(self) -> None:
-        """Receives nothing until `resume`."""
-        self.hg.run(statements.PAUSE, (self.stream, self.name))
-
-    def resume(self) -> None:
-        """Receives again."""
-        self.hg.run(statements.RESUME, (self.stream, self.name))
-
-    def set_channel(
-        self,
-        channel: str | None,
-        *,
-        max_concurrency: int | None = None,
-        release_interval: float | timedelta | None = None,
-        clear: Sequence[str] = (),
-    ) -> None:
-        """Changes the limits of one channel (or key, by the stream's lanes) that are given.
-
-        `clear` names limits to put back to the consumer's own. `max_concurrency=0` holds the channel back.
-        """
-        limits = (whole(max_concurrency, "max_concurrency"), interval(release_interval), Array(clear))
-        self.hg.run(statements.SET_CHANNEL, (self.stream, self.name, checked_text(channel, "channel"), *limits))
-
-    def channels(
-        self,
-        channel: str | None = None,
-        limit: int = 100,
-        *,
-        sort: ChannelSort = "waiting",
-        after: str | None = None,
-    ) -> Channels:
-        """What waits in each channel, since when, what is in flight, and its limits; of all, or of one.
-
-        `sort` is by what is "waiting" (most first), by the "oldest" message, or by "name". With `next` of the answer
-        set there may be more: call again with `after` it.
-        """
-        return self.hg.insights.channels(self.stream, self.name, channel, limit, sort=sort, after=after)
-
-    def seek(self, target: str | int | datetime) -> None:
-        """Moves to "beginning", "end", a seq or a time with a zone. What was in flight or parked is forgotten."""
-        self.hg.run(statements.SEEK, (self.stream, self.name, as_position(target)))
-
-    def dead_letters(self, limit: int = 100, *, after: int = 0) -> list[DeadLetter]:
-        """The consumer's dead letters, oldest first."""
-        return self.hg.insights.dead_letters(self.stream, self.name, limit, after=after)
-
-    def redrive(
-        self,
-        *,
-        seqs: Sequence[int] | None = None,
-        filter: str | list[str] | None = None,
-        limit: int | None = None,
-        all: bool = False,
-    ) -> int:
-        """Gives dead letters back: these, those whose key passes the filter, the oldest so many, or (`all=True`) all.
-
-        Returns how many. Of a stream with `one_message_per_key`, those of which a newer version was sent are counted
-        and dropped instead.
-        """
-        return self._count(statements.REDRIVE, as_seqs(seqs), as_filter(filter), whole(limit, "limit"), all)
-
-    def purge_dead(
-        self,
-        *,
-        seqs: Sequence[int] | None = None,
-        filter: str | list[str] | None = None,
-        limit: int | None = None,
-        all: bool = False,
-    ) -> int:
-        """Throws dead letters away; chosen as in `redrive`. Returns how many."""
-        return self._count(statements.PURGE_DEAD, as_seqs(seqs), as_filter(filter), whole(limit, "limit"), all)
-
-    def retry_now(self, seqs: Sequence[int] | None = None, *, all: bool = False) -> int:
-        """Makes parked messages due at once: these, or (`all=True`) all. Returns how many."""
-        return self._count(statements.RETRY_NOW, as_seqs(seqs), all)
-
-    def replay(
-        self,
-        *,
-        seqs: Sequence[int] | None = None,
-        from_seq: int | None = None,
-        to_seq: int | None = None,
-        from_time: datetime | str | None = None,
-        to_time: datetime | str | None = None,
-        filter: str | list[str] | None = None,
-    ) -> Replayed:
-        """Hands messages to this consumer again, as if never delivered; it stays where it is.
-
-        What is given must all hold: these seqs; `from_seq` to `to_seq`; sent at `from_time` or later, and before
-        `to_time`; keys that pass the filter. At least one must be given: `from_seq=1` means all there are. Passed over
-        is what the consumer has in flight or parked already, has not read yet, or does not let through its own filter.
-        At most 10,000 messages a call: if that was not all, `next_seq` of the answer is the `from_seq` to go on with.
-        """
-        params = (
-            self.stream,
-            self.name,
-            as_seqs(seqs),
-            whole(from_seq, "from_seq", 63),
-            whole(to_seq, "to_seq", 63),
-            as_moment(from_time),
-            as_moment(to_time),
-            as_filter(filter),
-        )
-        return Replayed(*self.hg.run(statements.REPLAY, params)[0])
-
-    def attempts(self, seq: int | None = None, *, limit: int = 100, before: int | None = None) -> list[Attempt]:
-        """Attempts of this consumer that failed, the newest first: of one message, or of all."""
-        return self.hg.insights.attempts(self.stream, seq, consumer=self.name, limit=limit, before=before)
-
-    def discard(
-        self,
-        seqs: Sequence[int] | None = None,
-        *,
-        filter: str | list[str] | None = None,
-        channel: str | None = None,
-        older_than: float | timedelta | None = None,
-        all: bool = False,
-    ) -> Discarded:
-        """Gives up messages for good that are unread, delayed, parked or in flight and fit all of what is given.
-
-        These seqs, keys that pass the filter, that channel (or key, by the stream's lanes), sent longer ago than that;
-        at least one of them, or `all`. Acks of what was in flight are stale then; what waited behind goes on.
-        What commits after the call is not discarded. It goes in steps, each a transaction: see `discard_some`.
-        """
-        discarded, held, go_on = 0, 0, None
-        while True:
-            step = self.discard_some(seqs, filter=filter, channel=channel, older_than=older_than, all=all, go_on=go_on)
-            discarded, held, go_on = discarded + step.discarded, held + step.held, step.more
-            if go_on is None:
-                return Discarded(discarded, held)
-
-    def discard_some(
-        self,
-        seqs: Sequence[int] | None = None,
-        *,
-        filter: str | list[str] | None = None,
-        channel: str | None = None,
-        older_than: float | timedelta | None = None,
-        all: bool = False,
-        go_on: str | None = None,
-    ) -> Discarded:
-        """One step of `discard`: up to 10,000 messages. When `more` is not None, pass it as `go_on` to go on."""
-        params = (
-            self.stream,
-            self.name,
-            as_seqs(seqs),
-            as_filter(filter),
-            checked_text(channel, "channel"),
-            interval(older_than),
-            all,
-            checked_text(go_on, "go_on"),
-        )
-        return Discarded(*self.hg.run(statements.DISCARD, params)[0])
-
-    def _count(self, query: str, *params: Any) -> int:
-        return int(self.hg.run(query, (self.stream, self.name, *params))[0][0])
 
 
 def as_ids(messages: Iterable[Message | str]) -> Array:

@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..database import schema, statements
-from ..database.drivers import Array, Row
-from ..database.encoding import decode, interval, whole
+from ..database.columns import Array
+from ..database.drivers import Row
+from ..database.encoding import as_int, decode, interval
 from ..errors import ConsumerNotFound, Error, NotAllowed, SchemaMissing, StreamNotFound
 from ..types import (
     ArchiveInfo,
@@ -88,7 +89,7 @@ class Insights:
 
         `sort` is by what is "waiting" (most first), by the "oldest" message, or by "name".
         """
-        params = (stream, consumer, sort, whole(limit, "limit"), after, channel)
+        params = (stream, consumer, sort, as_int(limit, "limit"), after, channel)
         rows = self._hg.run(statements.CHANNELS, params)
         found = Channels(ChannelInfo(stream, consumer, *row[:-1]) for row in rows)
         if rows and channel is None and len(rows) == limit:
@@ -120,7 +121,7 @@ class Insights:
 
     def message_life(self, stream: str, seq: int) -> list[LifeEvent]:
         """Everything that is known of one message, in the order of time; nothing of a seq that was not drawn yet."""
-        params = (stream, whole(seq, "seq", 63))
+        params = (stream, as_int(seq, "seq", 63))
         return [LifeEvent(*row) for row in self._hg.run(statements.MESSAGE_LIFE, params)]
 
     def attempts(
@@ -136,7 +137,7 @@ class Insights:
 
         The last 20 of a message and the last 100,000 of a stream are kept. `before` is the id to go on from.
         """
-        params = (stream, whole(seq, "seq", 63), consumer, whole(limit, "limit"), whole(before, "before", 63))
+        params = (stream, as_int(seq, "seq", 63), consumer, as_int(limit, "limit"), as_int(before, "before", 63))
         return [Attempt(*row) for row in self._hg.run(statements.ATTEMPTS, params)]
 
     def messages(
@@ -151,7 +152,7 @@ class Insights:
     ) -> list[StoredMessage]:
         """Messages of a stream, whoever has read them."""
         wanted = None if filter is None else Array([filter] if isinstance(filter, str) else filter)
-        rows = self._hg.run(statements.MESSAGES, (stream, whole(limit, "limit"), newest_first, wanted, before, after))
+        rows = self._hg.run(statements.MESSAGES, (stream, as_int(limit, "limit"), newest_first, wanted, before, after))
         return [StoredMessage(*_decoded(row)) for row in rows]
 
     def peek(
@@ -169,7 +170,7 @@ class Insights:
         params = (
             stream,
             consumer,
-            whole(limit, "limit"),
+            as_int(limit, "limit"),
             newest_first,
             None if states is None else Array(states),
             before,
@@ -186,9 +187,9 @@ class Insights:
     ) -> list[DeadLetter]:
         """A consumer's dead letters, oldest first: all, or those whose error, without what differs, is this `group`."""
         if group is None:
-            rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, whole(limit, "limit"), after))
+            rows = self._hg.run(statements.DEAD_LETTERS, (stream, consumer, as_int(limit, "limit"), after))
         else:
-            params = (stream, consumer, group, whole(limit, "limit"), after)
+            params = (stream, consumer, group, as_int(limit, "limit"), after)
             rows = self._hg.run(statements.DEAD_OF_GROUP, params)
         return [DeadLetter(*_decoded(row)) for row in rows]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..database import statements
-from ..database.drivers import Array
+from ..database.columns import Array
 from ..database.encoding import dump_json
 from ..errors import InvalidArgument, SourceNotFound
 from ..types import Scheme, SourceInfo, SourceKind

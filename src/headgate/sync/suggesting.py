@@ -11,10 +11,10 @@ from ..errors import ConsumerNotFound, StreamNotFound
 from ..hints import did_you_mean, similar
 
 if TYPE_CHECKING:
-    from .client import Headgate
+    from .database import Database
 
 
-def suggest(hg: Headgate, error: StreamNotFound | ConsumerNotFound, params: Sequence[Any]) -> None:
+def suggest(hg: Database, error: StreamNotFound | ConsumerNotFound, params: Sequence[Any]) -> None:
     """Puts them before the error's hint. `params` begin with the stream, and the consumer if it is about one."""
     names = params[: 1 if isinstance(error, StreamNotFound) else 2]
     if error.similar is not None or not names or not all(isinstance(name, str) for name in names):

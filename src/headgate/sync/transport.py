@@ -24,7 +24,7 @@ from .. import tracing
 from ..database import statements
 from ..database.drivers import Row
 from ..errors import ConnectionFailed, Error, InvalidArgument, InvalidText, NotOverHttp
-from ..http import answers, calls, failures, messages
+from ..http import calls, failures, messages, responses
 from ..http.messages import MOST_IDS, SETTLING
 from ..http.request import Request
 
@@ -166,7 +166,7 @@ class Transport:
             found.error,
             code=found.code,
             is_undone=found.is_refused,
-            passes=found.code in failures.PASSING,
+            passes=found.code in failures.TRANSIENT_CODES,
             retry_after=_seconds(head.get(b"retry-after")),
         )
 
@@ -265,8 +265,8 @@ def _explained(failed: _Failed, request: Request) -> Error:
 
 
 @cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[answers.Answer[Any]]:
-    return msgspec.json.Decoder(answers.Answer[kind])
+def _decoder(kind: Any) -> msgspec.json.Decoder[responses.Answer[Any]]:
+    return msgspec.json.Decoder(responses.Answer[kind])
 
 
 def _rows(request: Request, content: bytes) -> list[Row]:

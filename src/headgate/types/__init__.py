@@ -1,6 +1,7 @@
 """Plain data that Headgate gives back. No logic, no connections."""
 
-from .consumers import Backoff, ChannelInfo, Channels, ChannelSort, ConsumerInfo, Order, Push, WorkerInfo
+from ..settings import Backoff, LaneBy, Order, Push, Retain
+from .consumers import ChannelInfo, Channels, ChannelSort, ConsumerInfo, WorkerInfo
 from .messages import (
     Attempt,
     DeadLetter,
@@ -15,12 +16,14 @@ from .messages import (
     State,
     StoredMessage,
 )
+from .server import AuditInfo, TokenInfo
 from .sources import BackfillInfo, PostgresSourceInfo, PostgresSourceState, Scheme, SourceCheck, SourceInfo, SourceKind
-from .streams import ArchiveInfo, Finding, LaneBy, Retain, SegmentInfo, SegmentState, Severity, StreamInfo
+from .streams import ArchiveInfo, Finding, SegmentInfo, SegmentState, Severity, StreamInfo
 
 __all__ = [
     "ArchiveInfo",
     "Attempt",
+    "AuditInfo",
     "BackfillInfo",
     "Backoff",
     "ChannelInfo",
@@ -53,5 +56,6 @@ __all__ = [
     "State",
     "StoredMessage",
     "StreamInfo",
+    "TokenInfo",
     "WorkerInfo",
 ]

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
-Order = Literal["none", "key"]
-Backoff = float | int | list[float] | dict[str, float]
+from ..settings import Order
+
 ChannelSort = Literal["waiting", "oldest", "name"]
-
-
-class Push(TypedDict, total=False):
-    """Where and how a consumer pushes. A new one needs `url` and `secret`; with several secrets all of them sign."""
-
-    url: str
-    secret: str | list[str]  # whsec_ and 24 to 64 bytes in base64
-    concurrency: int  # requests at once, of each server
-    timeout: float  # seconds
-    headers: dict[str, str] | None  # sent along
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-LaneBy = Literal["hash", "key", "channel"]
-Retain = Literal["forever", "until_acked", "until_archived"]
+from ..settings import LaneBy, Retain
+
 SegmentState = Literal["open", "closed", "dropped"]
 Severity = Literal["problem", "warning", "note"]
 

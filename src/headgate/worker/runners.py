@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
@@ -71,27 +71,36 @@ def _late(seconds: float) -> TimeoutError:
     return TimeoutError(f"the handler took longer than {seconds:g} s")
 
 
-class TaskRunners:
-    """Runs coroutine functions in `count` tasks of the worker's loop."""
+class _Runners:
+    """What both kinds have: what waits, and what runs in each of `count` slots."""
 
     def __init__(
-        self,
-        call: Callable[[Any], Awaitable[Any]],
-        count: int,
-        timeout: float | None,
-        finished: Finished,
+        self, call: Callable[[Any], Any], count: int, timeout: float | None, finished: Finished,
         waiting: WaitingQueue | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._call = call
         self._timeout = timeout
         self._finished = finished
         self._waiting: WaitingQueue = deque() if waiting is None else waiting
-        self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: list[Claimed | None] = [None] * count
-        self._dropped: set[int] = set()  # slots whose handler was cancelled, but not they themselves
         self.tasks: list[asyncio.Task[None]] = []
         self.may_start: MayStart | None = None
         self.hung = 0
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """What only this kind has."""
+
+    def running(self) -> list[Claimed]:
+        return [claimed for claimed in self._slots if claimed is not None]
+
+
+class TaskRunners(_Runners):
+    """Runs coroutine functions in `count` tasks of the worker's loop."""
+
+    def _set_up(self) -> None:
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._dropped: set[int] = set()  # slots whose handler was cancelled, but not they themselves
 
     def start(self) -> None:
         self.tasks = [asyncio.create_task(self._run(slot)) for slot in range(len(self._slots))]
@@ -107,9 +116,6 @@ class TaskRunners:
 
     def take_overdue(self, before: float) -> list[Claimed]:
         return _take_overdue(self._waiting, before)
-
-    def running(self) -> list[Claimed]:
-        return [claimed for claimed in self._slots if claimed is not None]
 
     def abandon(self) -> None:
         for task in self.tasks:
@@ -183,32 +189,17 @@ class TaskRunners:
         return None
 
 
-class ThreadRunners:
+class ThreadRunners(_Runners):
     """Runs plain functions in `count` threads. A thread cannot be ended: one that is late is only counted out.
 
     They are daemons, so that a handler that never returns does not keep a stopped process from ending.
     """
 
-    def __init__(
-        self,
-        call: Callable[[Any], Any],
-        count: int,
-        timeout: float | None,
-        finished: Finished,
-        waiting: WaitingQueue | None = None,
-    ) -> None:
-        self._call = call
-        self._timeout = timeout
-        self._finished = finished
-        self._waiting: WaitingQueue = deque() if waiting is None else waiting
+    def _set_up(self) -> None:
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # at least one for each that waits; False: the end
-        self._slots: list[Claimed | None] = [None] * count
         self._results: deque[tuple[Claimed, BaseException | None, float]] = deque()
         self._reporting = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.tasks: list[asyncio.Task[None]] = []
-        self.may_start: MayStart | None = None
-        self.hung = 0
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -232,9 +223,6 @@ class ThreadRunners:
 
     def take_overdue(self, before: float) -> list[Claimed]:
         return _take_overdue(self._waiting, before, lambda: self._tokens.put(True))
-
-    def running(self) -> list[Claimed]:
-        return [claimed for claimed in self._slots if claimed is not None]
 
     def abandon(self) -> None:
         for claimed in self.running():

@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime
 from typing import Any
 
-from ..database.drivers import Array
+from ..database.columns import Array
 
 MOST = 10_000  # samples that wait for the database at most
 

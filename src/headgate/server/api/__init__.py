@@ -1,4 +1,4 @@
-"""The routes, a module a noun: each decodes, makes one call of the SDK, and encodes.
+"""The routes, a module a noun: its requests, its responses and its handlers stand together.
 
-`requests` are the bodies and queries, `answers` and `answers_messages` what comes back, `routes` the table of all.
+`fields` is what they are made of, `routes` the table of all.
 """

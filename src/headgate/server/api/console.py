@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ... import __version__
 from ..console import assets, sessions
-from ..http.call import Call
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from ..operate.auth import refuse_pages
-from .answers import Me, Nothing, Session
+from .fields import Nothing
 
 routes = Routes()
+
+
+class Me(Struct):
+    """Who calls. `everywhere`: the token is for all streams; without `auth`, nobody needs one.
+
+    `environment`: what the server calls this place, and its colour: "production:red".
+    """
+
+    id: str
+    name: str
+    scopes: list[str]
+    everywhere: bool
+    auth: bool
+    version: str
+    environment: str
+
+
+class Session(Struct):
+    """Who a browser is logged in as, if it is."""
+
+    me: Me | None
 
 
 async def _file(call: Call, name: str) -> assets.File:
@@ -21,19 +43,19 @@ async def _file(call: Call, name: str) -> assets.File:
     return found
 
 
-@routes.route("GET", "/console/{file}", scope=None, answer="text/javascript", is_hidden=True)
+@routes.route("GET", "/console/{file}", scope=None, response="text/javascript", is_hidden=True)
 async def get_console_file(call: Call) -> assets.File:
     """A file of the console."""
     return await _file(call, call.path["file"])
 
 
-@routes.route("GET", "/console/pages/{file}", scope=None, answer="text/javascript", is_hidden=True)
+@routes.route("GET", "/console/pages/{file}", scope=None, response="text/javascript", is_hidden=True)
 async def get_console_page(call: Call) -> assets.File:
     """A page of the console."""
     return await _file(call, "pages/" + call.path["file"])
 
 
-@routes.route("GET", "/session", scope=None, answer=Session, is_hidden=True)
+@routes.route("GET", "/session", scope=None, response=Session, is_hidden=True)
 async def get_session(call: Call) -> Session:
     """Who this browser is logged in as; nobody is no error."""
     server = call.server
@@ -49,7 +71,7 @@ async def get_session(call: Call) -> Session:
     return Session(_me(call))
 
 
-@routes.route("POST", "/login", scope="any", answer=Me, is_hidden=True)
+@routes.route("POST", "/login", scope="any", response=Me, is_hidden=True)
 async def login(call: Call) -> Me:
     """Keeps a browser logged in with the token that this request carries."""
     sessions.refuse_foreign(call.headers)
@@ -59,7 +81,7 @@ async def login(call: Call) -> Me:
     return _me(call)
 
 
-@routes.route("POST", "/logout", scope=None, answer=Nothing, is_hidden=True)
+@routes.route("POST", "/logout", scope=None, response=Nothing, is_hidden=True)
 async def logout(call: Call) -> Nothing:
     """Forgets it."""
     sessions.refuse_foreign(call.headers)
@@ -67,7 +89,7 @@ async def logout(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("GET", "/api/me", scope="any", answer=Me)
+@routes.route("GET", "/api/me", scope="any", response=Me)
 async def get_me(call: Call) -> Me:
     """Who calls, and what the token may do."""
     return _me(call)

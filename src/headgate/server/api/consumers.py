@@ -2,60 +2,177 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from datetime import datetime
+from typing import Annotated, Any, Self, cast
 from urllib.parse import urlsplit
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ...types import Push, State
-from ..http.call import Call
+from ...database import statements
+from ...settings import CONSUMER, changeable
+from ...types import ConsumerInfo, Push
 from ..http.errors import Problem
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from ..push.addresses import Refused
-from .answers import Channel, Consumer, ConsumerSettings, Nothing, milliseconds
-from .answers_messages import DiscardedSome, Peeked
-from .payloads import Eyes
-from .requests import (
-    ConsumerChange,
-    Limits,
-    NewConsumer,
-    PushChange,
-    PushSettings,
-    ToDiscard,
-    ToSeek,
+from .fields import (
+    Body,
+    Limit,
+    Nothing,
+    PushUrl,
+    Response,
+    Secret,
+    Secrets,
+    Seq,
+    Text,
+    change_body,
+    changes,
+    fields_of,
+    milliseconds,
+    new_body,
+    settings_of,
 )
-from .requests_looking import ChannelQuery, PeekQuery
-from .streams import changes, seconds
 
 routes = Routes()
 
-CONSUMERS = "/api/streams/{stream}/consumers"
-CONSUMER = CONSUMERS + "/{consumer}"
-VISIBLE: tuple[Literal["available"]] = ("available",)
+
+class PushSettings(Body):
+    """Where to post messages to. Secrets are written `whsec_` and 24 to 64 bytes in base64; several sign with each.
+
+    A new one needs a secret; one that is there may be left to its own.
+    """
+
+    url: PushUrl
+    secret: Secret | Secrets | UnsetType = UNSET
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] | UnsetType = UNSET
+    headers: dict[str, Text] | UnsetType | None = UNSET
 
 
-@routes.route("POST", CONSUMERS, scope="admin", body=NewConsumer, answer=Consumer, status=201)
+class PushChange(Body):
+    """What to change of it. A consumer that does not push yet needs a url and a secret."""
+
+    url: PushUrl | UnsetType = UNSET
+    secret: Secret | Secrets | UnsetType = UNSET
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=100, le=300_000)] | UnsetType = UNSET
+    headers: dict[str, Text] | UnsetType | None = UNSET
+
+
+NewConsumer = new_body(
+    "NewConsumer",
+    "A consumer to make. Settings that are left out, or null, have their defaults; an existing one may have others.",
+    CONSUMER,
+    push=PushSettings,
+)
+
+
+ConsumerChange = change_body(
+    "ConsumerChange",
+    "Settings of a consumer to change. null puts a setting back to none; what is left out stays.",
+    changeable(CONSUMER),
+    push=PushChange,
+)
+
+
+class PushTo(Struct):
+    """Where a consumer pushes to. Secrets are shown by their ends, headers by their names."""
+
+    url: str
+    secret: list[str]
+    concurrency: int
+    timeout_ms: int
+    headers: list[str]
+    note: str | None
+    last_error: str | None = None
+
+
+class Consumer(fields_of(ConsumerInfo, push=PushTo | None), Response):  # type: ignore[misc]
+    """A consumer and how far it is. In a list of many, `unread`, `floor`, `oldest_unacked` and `dead` may be what
+    maintenance saw at `sampled_at`; null: they are of now."""
+
+    @classmethod
+    def of(cls, info: ConsumerInfo, /, **instead: Any) -> Self:
+        """The response for what insights know."""
+        p = info.push
+        push = p and PushTo(
+            p["url"],
+            p["secret"],
+            p["concurrency"],
+            round(p["timeout"] * 1000),
+            p["headers"] or [],
+            p["note"],
+            p.get("last_error"),
+        )
+        return super().of(info, push=push, **instead)
+
+
+class ConsumerSettings(Struct):
+    """What a worker needs to know of its consumer. `slot_modulus`: of lanes by key or channel, how many leases share
+    them."""
+
+    order: str
+    ack_wait_ms: int
+    backoff: Any
+    leased: bool
+    lease_time_ms: int
+    slot_modulus: int | None
+    max_waiting: int | None
+
+
+class ToSeek(Body):
+    """Where to go: beginning, end, a seq, or a time."""
+
+    to: Seq | Text
+
+
+class SeekQuery(Body):
+    """Where to go: beginning, end, a seq, or a time."""
+
+    to: Text
+
+
+class SeekPreview(Struct):
+    """Where a seek would go, how many messages would come again, and how many unread ones would be passed over.
+
+    Without `exact` these are estimates.
+    """
+
+    seq: int
+    again: int
+    passed_over: int
+    exact: bool
+
+
+class KeyQuery(Body):
+    """How many messages."""
+
+    limit: Limit = 10
+
+
+class Waiting(Struct):
+    """A message of a key that the consumer is not done with. State `more`: it was looked up to here, and no further."""
+
+    seq: int
+    created_at: datetime | None
+    state: str
+    attempt: int | None
+    not_visible_until: datetime | None
+    worker: str | None
+    reason: str | None
+    last_error: str | None
+
+
+CONSUMERS_PATH = "/api/streams/{stream}/consumers"
+CONSUMER_PATH = CONSUMERS_PATH + "/{consumer}"
+
+
+@routes.route("POST", CONSUMERS_PATH, scope="admin", body=NewConsumer, response=Consumer, status=201)
 async def create_consumer(call: Call) -> Consumer:
     """Makes a consumer."""
-    new: NewConsumer = call.body
-    made = await call.server.stream(call.stream).consumer(
-        new.name,
-        create=True,
-        exist_ok=new.if_not_exists,
-        filter=new.filter,
-        order=new.order,
-        ack_wait=seconds(new.ack_wait_ms),
-        max_deliver=new.max_deliver,
-        max_ack_pending=new.max_ack_pending,
-        backoff=new.backoff,
-        start=new.start,
-        max_concurrency=new.max_concurrency,
-        release_interval=seconds(new.release_interval_ms),
-        leased=new.leased,
-        lease_time=seconds(new.lease_time_ms),
-        max_waiting=new.max_waiting,
-        push=_push(call, new.push),
-    )
+    new = call.body
+    settings = {**settings_of(new, CONSUMER), "push": _push(call, new.push)}
+    stream = call.server.stream(call.stream)
+    made = await stream.consumer(new.name, create=True, exist_ok=new.if_not_exists, **settings)
     call.server.altered(call.stream, new.name)
     return Consumer.of(await made.info())
 
@@ -78,19 +195,19 @@ def _push(call: Call, given: PushSettings | PushChange | None) -> Push | None:
     return cast(Push, found)
 
 
-@routes.route("GET", CONSUMERS, scope="monitor", answer=list[Consumer])
+@routes.route("GET", CONSUMERS_PATH, scope="monitor", response=list[Consumer])
 async def list_consumers(call: Call) -> list[Consumer]:
     """The consumers of a stream."""
     return [Consumer.of(c) for c in await call.server.hg.insights.consumers(call.stream)]
 
 
-@routes.route("GET", CONSUMER, scope="monitor", answer=Consumer)
+@routes.route("GET", CONSUMER_PATH, scope="monitor", response=Consumer)
 async def get_consumer(call: Call) -> Consumer:
     """One consumer."""
     return Consumer.of(await call.server.hg.insights.consumer(call.stream, call.consumer))
 
 
-@routes.route("GET", CONSUMER + "/settings", scope="any", answer=ConsumerSettings)
+@routes.route("GET", CONSUMER_PATH + "/settings", scope="any", response=ConsumerSettings)
 async def get_consumer_settings(call: Call) -> ConsumerSettings:
     """What a worker needs to know of its consumer."""
     c = await call.server.consumer(call.stream, call.consumer)
@@ -105,7 +222,7 @@ async def get_consumer_settings(call: Call) -> ConsumerSettings:
     )
 
 
-@routes.route("PATCH", CONSUMER, scope="admin", body=ConsumerChange, answer=Consumer)
+@routes.route("PATCH", CONSUMER_PATH, scope="admin", body=ConsumerChange, response=Consumer)
 async def change_consumer(call: Call) -> Consumer:
     """Changes settings of a consumer."""
     consumer = await call.server.consumer(call.stream, call.consumer)
@@ -117,7 +234,7 @@ async def change_consumer(call: Call) -> Consumer:
     return Consumer.of(await consumer.info())
 
 
-@routes.route("DELETE", CONSUMER, scope="admin", answer=Nothing)
+@routes.route("DELETE", CONSUMER_PATH, scope="admin", response=Nothing)
 async def drop_consumer(call: Call) -> Nothing:
     """Removes a consumer and its progress. Its dead letters stay."""
     await (await call.server.consumer(call.stream, call.consumer)).drop()
@@ -125,7 +242,7 @@ async def drop_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/pause", scope="admin", answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/pause", scope="admin", response=Nothing)
 async def pause_consumer(call: Call) -> Nothing:
     """Receives nothing until it is resumed."""
     await (await call.server.consumer(call.stream, call.consumer)).pause()
@@ -133,88 +250,33 @@ async def pause_consumer(call: Call) -> Nothing:
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/resume", scope="admin", answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/resume", scope="admin", response=Nothing)
 async def resume_consumer(call: Call) -> Nothing:
     """Receives again."""
     await (await call.server.consumer(call.stream, call.consumer)).resume()
-    call.server.polling.stirred(call.stream, call.consumer)
+    call.server.polling.may_have_work(call.stream, call.consumer)
     call.server.pushing.changed()
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/seek", scope="admin", body=ToSeek, answer=Nothing)
+@routes.route("POST", CONSUMER_PATH + "/seek", scope="admin", body=ToSeek, response=Nothing)
 async def seek_consumer(call: Call) -> Nothing:
     """Moves a consumer to the beginning, the end, a seq or a time."""
     await (await call.server.consumer(call.stream, call.consumer)).seek(call.body.to)
-    call.server.polling.stirred(call.stream, call.consumer)
+    call.server.polling.may_have_work(call.stream, call.consumer)
     return Nothing()
 
 
-@routes.route("POST", CONSUMER + "/discard", scope="admin", body=ToDiscard, answer=DiscardedSome)
-async def discard_messages(call: Call) -> DiscardedSome:
-    """Gives up messages that are unread, delayed, parked or in flight, up to 10,000 a call. With `more`, go on."""
-    which: ToDiscard = call.body
-    consumer = await call.server.consumer(call.stream, call.consumer)
-    done = await consumer.discard_some(
-        which.seqs,
-        filter=which.filter,
-        channel=which.channel,
-        older_than=seconds(which.older_than_ms),
-        all=which.all,
-        go_on=which.go_on,
-    )
-    call.server.polling.stirred(call.stream, call.consumer, done.discarded)
-    return DiscardedSome(done.discarded, done.held, done.more)
+@routes.route("GET", CONSUMER_PATH + "/seek", scope="monitor", query=SeekQuery, response=SeekPreview)
+async def preview_seek(call: Call) -> SeekPreview:
+    """What a seek would do, without doing it."""
+    where = (call.stream, call.consumer, call.query.to)
+    [row] = await call.server.hg.run(statements.SEEK_PREVIEW, where)
+    return SeekPreview(*row)
 
 
-@routes.route("GET", CONSUMER + "/messages", scope="monitor", query=PeekQuery, answer=list[Peeked], has_next=True)
-async def peek_messages(call: Call) -> list[Peeked]:
-    """Messages with their state for a consumer, without any effect. With `next`, go on there (after, or before)."""
-    q: PeekQuery = call.query
-    states = None if q.states is None else cast(list[State], q.states.split(","))
-    if q.visible is not None:
-        if states is not None:
-            raise Problem(422, "invalid_argument", "states and visible both say which messages", "give one of them")
-        states = [s for s in get_args(State) if (s in VISIBLE) == q.visible]
-    found = await call.server.hg.insights.peek(
-        call.stream, call.consumer, q.limit,
-        newest_first=q.sort == "seq_desc", states=states, before=q.before, after=q.after,
-    )  # fmt: skip
-    call.next = found.next
-    eyes = Eyes.of(call)
-    return [eyes.peeked(m) for m in found]
-
-
-@routes.route(
-    "GET", CONSUMER + "/channels", scope="monitor", query=ChannelQuery, answer=list[Channel],
-    has_next=True, next_type="string",
-)  # fmt: skip
-async def list_channels(call: Call) -> list[Channel]:
-    """What waits in each channel of a consumer, since when, and its limits. With `next`, go on there (after)."""
-    q: ChannelQuery = call.query
-    found = await call.server.hg.insights.channels(
-        call.stream, call.consumer, None, q.limit, sort=q.sort, after=q.after
-    )
-    call.next = found.next
-    return [Channel.of(c) for c in found]
-
-
-@routes.route("GET", CONSUMER + "/channels/{channel}", scope="monitor", answer=Channel)
-async def get_channel(call: Call) -> Channel:
-    """One channel of a consumer."""
-    found = await call.server.hg.insights.channels(call.stream, call.consumer, call.path["channel"], 1)
-    if not found:
-        raise Problem(404, "channel_not_found", "nothing is known of this channel", "it has no limits and no messages")
-    return Channel.of(found[0])
-
-
-@routes.route("PUT", CONSUMER + "/channels/{channel}", scope="admin", body=Limits, answer=Channel)
-async def set_channel(call: Call) -> Channel:
-    """Changes the limits of a channel."""
-    consumer = await call.server.consumer(call.stream, call.consumer)
-    await consumer.set_channel(call.path["channel"], **changes(call.body))
-    call.server.polling.stirred(call.stream, call.consumer)
-    for found in await consumer.channels(call.path["channel"], 1):
-        return Channel.of(found)
-    # without limits of its own and without messages, nothing is kept of it
-    return Channel(call.stream, call.consumer, call.path["channel"], "idle", 0, 0, None, None, 0, None)
+@routes.route("GET", CONSUMER_PATH + "/keys/{key}", scope="monitor", query=KeyQuery, response=list[Waiting])
+async def list_waiting_of_key(call: Call) -> list[Waiting]:
+    """The messages of a key that the consumer is not done with, oldest first: the first one holds the others up."""
+    where = (call.stream, call.consumer, call.path["key"], call.query.limit)
+    return [Waiting(*row) for row in await call.server.hg.run(statements.WAITING_OF_KEY, where)]

@@ -5,30 +5,134 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
+from datetime import datetime
 from time import perf_counter
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from ... import tracing
 from ...aio import AsyncConsumer, AsyncMessage
 from ...errors import Error, InvalidArgument
 from ..flow.polling import Key
-from ..http.call import Call
 from ..http.errors import Problem
 from ..http.payload import to_json
-from ..http.routing import Routes
-from .answers_messages import Acked, Delivery, Extended, Message, Nacked, Released
-from .consumers import CONSUMER
-from .requests import ReceiveQuery, ToAck, ToExtend, ToNack, ToReceive, ToRelease
-from .streams import seconds
+from ..http.routing import Call, Routes
+from .consumers import CONSUMER_PATH
+from .fields import AckId, AckIds, Body, Limit, Milliseconds, Text, seconds
 
 routes = Routes()
+
+
+class ReceiveQuery(Body):
+    """How many messages, how long to wait for the first one, for whom (where lanes are leased), and for how long."""
+
+    batch_size: Limit = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    worker: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    ack_wait_ms: Milliseconds | None = None
+
+
+class Message(Struct):
+    """A message as it was sent."""
+
+    seq: int
+    key: str | None
+    data: Any
+    headers: dict[str, Any] | None
+    channel: str | None
+    created_at: datetime
+
+
+class ReceivedMessage(Struct):
+    """A message that was received: it is to be settled by its ack_id."""
+
+    ack_id: str
+    message: Message
+    attempt: int
+
+
+class ToReceive(Body):
+    """What a worker has finished, settled in the same call. `whole_deliveries` is explained at ToAck."""
+
+    ack_ids: Annotated[list[AckId], Meta(max_length=10_000)] = msgspec.field(default_factory=list)
+    whole_deliveries: bool = False
+
+
+class ToAck(Body):
+    """Messages that are done.
+
+    `whole_deliveries`: an ack_id without its last number stands for all that came with it. For callers who receive with
+    a `worker` of their own: others may share deliveries.
+    """
+
+    ack_ids: AckIds
+    whole_deliveries: bool = False
+
+
+class Acked(Struct):
+    """How many messages were acked; how many ack_ids were stale: settled before, or taken back."""
+
+    acked: int
+    stale: int
+
+
+class ToNack(Body):
+    """Messages that failed."""
+
+    ack_ids: AckIds
+    whole_deliveries: bool = False
+    delay_ms: Milliseconds | None = None
+    error: Text | None = None
+
+
+class Nacked(Struct):
+    """How many messages were nacked; how many ack_ids were stale."""
+
+    nacked: int
+    stale: int
+
+
+class ToRelease(Body):
+    """Messages that were not worked on."""
+
+    ack_ids: AckIds
+    whole_deliveries: bool = False
+
+
+class Released(Struct):
+    """How many messages were handed back; how many ack_ids were stale."""
+
+    released: int
+    stale: int
+
+
+class ToExtend(Body):
+    """Messages that take longer, or less long: their deadline is so long from now.
+
+    0 makes them visible at once, which counts as an attempt.
+    """
+
+    ack_ids: AckIds
+    by_ms: Milliseconds
+    whole_deliveries: bool = False
+
+
+class Extended(Struct):
+    """How many messages have their new deadline; how many ack_ids were stale."""
+
+    extended: int
+    stale: int
+
 
 LONGEST_ACK_WAIT = 7 * 24 * 3600 * 1000  # milliseconds
 _MESSAGE = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}")
 _MESSAGE_OR_DELIVERY = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
-@routes.route("GET", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, answer=list[Delivery])
-async def receive(call: Call) -> list[Delivery]:
+@routes.route("GET", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, response=list[ReceivedMessage])
+async def receive(call: Call) -> list[ReceivedMessage]:
     """Up to `batch_size` messages; waits up to `wait_ms` for the first one.
 
     They are the caller's for `ack_wait_ms`, or the consumer's ack_wait.
@@ -37,15 +141,15 @@ async def receive(call: Call) -> list[Delivery]:
 
 
 @routes.route(
-    "POST", CONSUMER + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
-    answer=list[Delivery],
+    "POST", CONSUMER_PATH + "/receive", scope="consume", query=ReceiveQuery, body=ToReceive, body_optional=True,
+    response=list[ReceivedMessage],
 )  # fmt: skip
-async def ack_and_receive(call: Call) -> list[Delivery]:
+async def ack_and_receive(call: Call) -> list[ReceivedMessage]:
     """Acks what is done and receives the next messages in one call."""
     return await _receive(call, ours(call.body)[0])
 
 
-@routes.route("POST", CONSUMER + "/ack", scope="consume", body=ToAck, answer=Acked)
+@routes.route("POST", CONSUMER_PATH + "/ack", scope="consume", body=ToAck, response=Acked)
 async def ack(call: Call) -> Acked:
     """Done with these messages."""
     ids, foreign = ours(call.body)
@@ -58,7 +162,7 @@ async def ack(call: Call) -> Acked:
     return Acked(acked, stale + foreign)
 
 
-@routes.route("POST", CONSUMER + "/nack", scope="consume", body=ToNack, answer=Nacked)
+@routes.route("POST", CONSUMER_PATH + "/nack", scope="consume", body=ToNack, response=Nacked)
 async def nack(call: Call) -> Nacked:
     """Not done with these messages: they come again after the delay, or the consumer's backoff."""
     ids, foreign = ours(call.body)
@@ -68,24 +172,24 @@ async def nack(call: Call) -> Nacked:
     return Nacked(done.settled, done.stale + foreign)
 
 
-@routes.route("POST", CONSUMER + "/release", scope="consume", body=ToRelease, answer=Released)
+@routes.route("POST", CONSUMER_PATH + "/release", scope="consume", body=ToRelease, response=Released)
 async def release(call: Call) -> Released:
     """Hands back messages that were not worked on: they are due at once, and the delivery does not count."""
     ids, foreign = ours(call.body)
     consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.release(ids)
-    call.server.polling.stirred(call.stream, call.consumer, done.settled)
+    call.server.polling.may_have_work(call.stream, call.consumer, done.settled)
     return Released(done.settled, done.stale + foreign)
 
 
-@routes.route("POST", CONSUMER + "/extend", scope="consume", body=ToExtend, answer=Extended)
+@routes.route("POST", CONSUMER_PATH + "/extend", scope="consume", body=ToExtend, response=Extended)
 async def extend(call: Call) -> Extended:
     """Moves the deadline of these messages alone to so long from now, also nearer; 0 makes them visible at once."""
     ids, foreign = ours(call.body)
     consumer = await call.server.consumer(call.stream, call.consumer)
     done = await consumer.extend(ids, call.body.by_ms / 1000)
     if done.settled and not call.body.by_ms:
-        call.server.polling.stirred(call.stream, call.consumer, done.settled, likely=True)
+        call.server.polling.may_have_work(call.stream, call.consumer, done.settled, likely=True)
     return Extended(done.settled, done.stale + foreign)
 
 
@@ -106,10 +210,10 @@ async def _settled(call: Call, what: str, count: int) -> None:
         # the consumer had as many messages in flight as it may.
         consumer = await call.server.consumer(call.stream, call.consumer)
         likely = what == "nacked" or consumer.order == "key" or consumer.has_named_lanes
-        call.server.polling.stirred(call.stream, call.consumer, count, likely=likely)
+        call.server.polling.may_have_work(call.stream, call.consumer, count, likely=likely)
 
 
-async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
+async def _receive(call: Call, acks: list[str]) -> list[ReceivedMessage]:
     q: ReceiveQuery = call.query
     consumer = await call.server.consumer(call.stream, call.consumer)
     polling = call.server.polling
@@ -133,7 +237,7 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
     if messages and call.is_gone:  # nobody is there to take them: others get them now, not at the deadline
         with suppress(Error):
             await consumer.release(messages)
-        polling.stirred(call.stream, call.consumer)
+        polling.may_have_work(call.stream, call.consumer)
         return []
     call.server.metrics.count("delivered", call.stream, call.consumer, len(messages))
     if messages:
@@ -141,9 +245,9 @@ async def _receive(call: Call, acks: list[str]) -> list[Delivery]:
         call.server.metrics.delivered(call.stream, call.consumer, first)
         tracing.link(m.headers for m in messages)
     if len(messages) == q.batch_size:  # there may be more
-        polling.stirred(call.stream, call.consumer)
+        polling.may_have_work(call.stream, call.consumer)
     return [
-        Delivery(
+        ReceivedMessage(
             m.ack_id, Message(m.seq, m.key, to_json(m.text, m.headers), m.headers, m.channel, m.created_at), m.attempt
         )
         for m in messages

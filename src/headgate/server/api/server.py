@@ -7,19 +7,34 @@ from collections.abc import Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from ...aio import AsyncHeadgate
 from ...database import schema, statements
 from ...errors import ConnectionFailed, Error
 from ...types import ConsumerInfo, PostgresSourceInfo, StreamInfo
 from ..console import assets
-from ..http.call import Call
 from ..http.errors import Problem
 from ..http.openapi import docs_page, document
-from ..http.routing import Routes
+from ..http.routing import Call, Routes
 from ..operate import metrics
-from .answers import Health, Welcome
 
 routes = Routes()
+
+
+class Welcome(Struct):
+    """What this server is."""
+
+    name: str
+    links: dict[str, str]
+    token: str | None
+
+
+class Health(Struct):
+    """How the server is."""
+
+    status: str
+
 
 GAUGES = {  # summed over the processes
     "headgate_database_connections": "Connections to the database.",
@@ -75,14 +90,14 @@ async def _listings(hg: AsyncHeadgate) -> tuple[list[StreamInfo], list[ConsumerI
     return await hg.insights.streams(), await hg.insights.consumers(), await hg.sources.all_postgres()
 
 
-@routes.route("GET", "/", scope=None, answer=Welcome, page=assets.index)
+@routes.route("GET", "/", scope=None, response=Welcome, page=assets.index)
 async def get_root(call: Call) -> Welcome:
     """What this is, and where the rest is: a page for browsers."""
     about = "send Authorization: Bearer TOKEN; the first one is in the file that `headgate up` names as it starts"
     return Welcome("headgate", LINKS, about if call.server.settings.auth else None)
 
 
-@routes.route("GET", "/healthz", scope=None, answer=Health)
+@routes.route("GET", "/healthz", scope=None, response=Health)
 async def healthz(call: Call) -> Health:
     """Whether this process works: if not, restart it."""
     if ended := call.server.ended:
@@ -90,7 +105,7 @@ async def healthz(call: Call) -> Health:
     return Health("ok")
 
 
-@routes.route("GET", "/readyz", scope=None, answer=Health)
+@routes.route("GET", "/readyz", scope=None, response=Health)
 async def readyz(call: Call) -> Health:
     """Whether to send requests here: the database answers, its schema fits, and the server is not stopping."""
     if call.server.polling.is_draining:
@@ -123,7 +138,7 @@ def _away(hg: AsyncHeadgate) -> Problem:
     )  # fmt: skip
 
 
-@routes.route("GET", "/metrics", scope="monitor", everywhere=True, patience=AWAY, answer=metrics.CONTENT_TYPE)
+@routes.route("GET", "/metrics", scope="monitor", everywhere=True, patience=AWAY, response=metrics.CONTENT_TYPE)
 async def get_metrics(call: Call) -> bytes:
     """Figures for Prometheus. While the database is away: those of this process, and that it is."""
     server = call.server
@@ -150,13 +165,13 @@ async def get_metrics(call: Call) -> bytes:
     return "\n".join([*whole.render(gauges), *lines, ""]).encode()
 
 
-@routes.route("GET", "/openapi.json", scope=None, answer="application/json")
+@routes.route("GET", "/openapi.json", scope=None, response="application/json")
 async def get_openapi(call: Call) -> bytes:
     """This description."""
     return _openapi()
 
 
-@routes.route("GET", "/docs", scope=None, answer="text/html; charset=utf-8")
+@routes.route("GET", "/docs", scope=None, response="text/html; charset=utf-8")
 async def get_docs(call: Call) -> bytes:
     """The description for people."""
     return _docs()

@@ -2,66 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import UNSET
+from msgspec import Struct
 
 from ...database import statements
-from ..http.call import Call
-from ..http.routing import Routes
-from .answers import Archive, Nothing, Stream, StreamSettings
-from .requests import NewStream, StreamChange
+from ...settings import STREAM, changeable
+from ...types import ArchiveInfo, SegmentInfo, StreamInfo
+from ..http.routing import Call, Routes
+from .fields import Body, Nothing, Response, Text, change_body, changes, fields_of, new_body, settings_of
 
 routes = Routes()
 
 
-@routes.route("POST", "/api/streams", scope="admin", body=NewStream, answer=Stream, status=201)
+NewStream = new_body(
+    "NewStream",
+    "A stream to make. Settings that are left out, or null, have their defaults; an existing one may have others.",
+    STREAM,
+)
+
+
+StreamChange = change_body(
+    "StreamChange",
+    "Settings of a stream to change. null puts a setting back to none; what is left out stays.",
+    {"lanes": STREAM["lanes"], **changeable(STREAM)},
+)
+
+
+class Stream(fields_of(StreamInfo), Response):  # type: ignore[misc]
+    """A stream and what is in it. In a list of many, its figures may be what maintenance saw at `sampled_at`; null:
+    they are of now."""
+
+
+class Archive(fields_of(ArchiveInfo), Response):  # type: ignore[misc]
+    """An archive of a stream: no message up to the seq `floor` is missing there."""
+
+
+class Segment(fields_of(SegmentInfo, leave_out=["stream"]), Response):  # type: ignore[misc]
+    """A segment of a stream's log: the seqs from `first_seq` to below `end_seq`, and why it is kept once closed."""
+
+
+class StreamSettings(Struct):
+    """What those who send and receive need to know of a stream."""
+
+    lanes: int
+    max_message_bytes: int
+
+
+class PositionQuery(Body):
+    """Where: beginning, end, a seq, or a time."""
+
+    at: Text
+
+
+class Position(Struct):
+    """The first seq there."""
+
+    seq: int
+
+
+@routes.route("POST", "/api/streams", scope="admin", body=NewStream, response=Stream, status=201)
 async def create_stream(call: Call) -> Stream:
     """Makes a stream."""
-    new: NewStream = call.body
+    new = call.body
     call.caller.check("admin", new.name, everywhere=False)
-    stream = await call.server.hg.stream(
-        new.name,
-        create=True,
-        exist_ok=new.if_not_exists,
-        lanes=new.lanes,
-        lane_by=new.lane_by,
-        retain=new.retain,
-        retain_up_to=seconds(new.retain_up_to_ms),
-        retain_at_least=seconds(new.retain_at_least_ms),
-        max_storage=new.max_storage,
-        one_message_per_key=new.one_message_per_key,
-        process_unmodified=new.process_unmodified,
-        dedup_window=seconds(new.dedup_window_ms),
-        max_message_bytes=new.max_message_bytes,
-        segment_rows=new.segment_rows,
-        segment_bytes=new.segment_bytes,
-        segment_age=seconds(new.segment_age_ms),
-        compact_every=seconds(new.compact_every_ms),
-    )
+    settings = settings_of(new, STREAM)
+    stream = await call.server.hg.stream(new.name, create=True, exist_ok=new.if_not_exists, **settings)
     return Stream.of(await stream.info())
 
 
-@routes.route("GET", "/api/streams", scope="monitor", answer=list[Stream])
+@routes.route("GET", "/api/streams", scope="monitor", response=list[Stream])
 async def list_streams(call: Call) -> list[Stream]:
     """The streams that the token is for."""
     return [Stream.of(s) for s in await call.server.hg.insights.streams() if call.caller.may_use(s.name)]
 
 
-@routes.route("GET", "/api/streams/{stream}", scope="monitor", answer=Stream)
+@routes.route("GET", "/api/streams/{stream}", scope="monitor", response=Stream)
 async def get_stream(call: Call) -> Stream:
     """One stream."""
     return Stream.of(await call.server.stream(call.stream).info())
 
 
-@routes.route("GET", "/api/streams/{stream}/settings", scope="any", answer=StreamSettings)
+@routes.route("GET", "/api/streams/{stream}/settings", scope="any", response=StreamSettings)
 async def get_stream_settings(call: Call) -> StreamSettings:
     """What those who send and receive need to know of a stream."""
     [row] = await call.server.hg.run(statements.STREAM_SETTINGS, (call.stream,))
     return StreamSettings(*row)
 
 
-@routes.route("PATCH", "/api/streams/{stream}", scope="admin", body=StreamChange, answer=Stream)
+@routes.route("PATCH", "/api/streams/{stream}", scope="admin", body=StreamChange, response=Stream)
 async def change_stream(call: Call) -> Stream:
     """Changes settings of a stream. The number of lanes is changed first, by itself."""
     stream = call.server.stream(call.stream)
@@ -73,42 +100,35 @@ async def change_stream(call: Call) -> Stream:
     return Stream.of(await stream.info())
 
 
-@routes.route("DELETE", "/api/streams/{stream}", scope="admin", answer=Nothing)
+@routes.route("DELETE", "/api/streams/{stream}", scope="admin", response=Nothing)
 async def drop_stream(call: Call) -> Nothing:
     """Removes a stream, its consumers, its messages and its dead letters."""
     await call.server.stream(call.stream).drop()
     return Nothing()
 
 
-@routes.route("GET", "/api/streams/{stream}/archives", scope="monitor", answer=list[Archive])
+@routes.route("GET", "/api/streams/{stream}/archives", scope="monitor", response=list[Archive])
 async def list_archives(call: Call) -> list[Archive]:
     """The archives of a stream: where they are, and how far."""
     return [Archive.of(a) for a in await call.server.stream(call.stream).archives()]
 
 
-@routes.route("DELETE", "/api/streams/{stream}/archives/{archive}", scope="admin", answer=Nothing)
+@routes.route("DELETE", "/api/streams/{stream}/archives/{archive}", scope="admin", response=Nothing)
 async def drop_archive(call: Call) -> Nothing:
     """Forgets an archive, so that retention waits for it no longer. What it has stays in the lake."""
     await call.server.stream(call.stream).drop_archive(call.path["archive"])
     return Nothing()
 
 
-def seconds(milliseconds: int | None) -> float | None:
-    """Milliseconds, as the SDK takes lengths of time."""
-    return None if milliseconds is None else milliseconds / 1000
+@routes.route("GET", "/api/streams/{stream}/segments", scope="monitor", response=list[Segment])
+async def list_segments(call: Call) -> list[Segment]:
+    """The segments of a stream's log, oldest first, and why closed ones are still kept."""
+    found = await call.server.hg.insights.segments(call.stream)
+    return [Segment.of(s) for s in found if s.state != "dropped"]
 
 
-def changes(body: Any) -> dict[str, Any]:
-    """The arguments of `alter` that a change stands for: null means to clear."""
-    given: dict[str, Any] = {}
-    clear = []
-    for name in body.__struct_fields__:
-        value = getattr(body, name)
-        if value is UNSET:
-            continue
-        plain = name.removesuffix("_ms")
-        if value is None:
-            clear.append(plain)
-        else:
-            given[plain] = value / 1000 if plain != name else value
-    return {**given, "clear": clear}
+@routes.route("GET", "/api/streams/{stream}/position", scope="monitor", query=PositionQuery, response=Position)
+async def get_position(call: Call) -> Position:
+    """The first seq at a time, or at the beginning or the end."""
+    [(seq,)] = await call.server.hg.run(statements.SEQ_AT, (call.stream, call.query.at))
+    return Position(seq)

@@ -19,9 +19,10 @@ import psycopg
 
 from ...aio import AsyncConsumer, AsyncHeadgate, AsyncMessage
 from ...database import statements
-from ...database.drivers import Array
-from ...database.parameters import is_absolute
+from ...database.columns import Array, Columns
 from ...errors import ConnectionFailed, DatabaseUnavailable, Error
+from ..operate.metrics import Metrics
+from .polling import Polling
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,7 +42,7 @@ class _Group(Generic[Item, Result]):
     waiting: deque[tuple[Item, asyncio.Future[Result]]] = field(default_factory=deque)
     commits: int = 0
     committing: int = 0  # calls in these commits
-    company: int = 1  # calls that were being committed when the last group went
+    last_group_size: int = 1  # calls that were being committed when the last group went
     gathering: asyncio.Future[None] | None = None  # while the next group gathers: done when it is complete
 
     @property
@@ -52,7 +53,7 @@ class _Group(Generic[Item, Result]):
     @property
     def is_complete(self) -> bool:
         """Whether the next group has as many calls as were there last time. They come again, and soon."""
-        return len(self.waiting) >= self.company
+        return len(self.waiting) >= self.last_group_size
 
 
 class Grouper(Generic[Item, Result]):
@@ -115,7 +116,7 @@ class Grouper(Generic[Item, Result]):
             if group := self._next_group(state):
                 state.commits += 1
                 state.committing += len(group)
-                state.company = state.committing
+                state.last_group_size = state.committing
                 if state.waiting:
                     self._begin(key, state)
                 try:
@@ -208,18 +209,6 @@ def _fail(group: Sequence[tuple[Any, asyncio.Future[Any]]], error: BaseException
 
 
 @dataclass(slots=True)
-class Sending:
-    """The messages of one request, as columns. A column without any value is None."""
-
-    datas: list[str]
-    keys: list[str | None] | None
-    headers: list[str | None] | None
-    channels: list[str | None] | None
-    delays: list[str | None] | None
-    ids: list[str | None] | None
-
-
-@dataclass(slots=True)
 class Receiving:
     """How many messages one request wants, and what it has finished."""
 
@@ -239,29 +228,30 @@ class Batching:
         *,
         on: bool,
         seconds: float,
-        published: Callable[[str, Sequence[int]], None],
-        timed: Callable[[str, float], None] = lambda what, seconds: None,
+        metrics: Metrics,
+        polling: Polling,
     ) -> None:
         self._hg = hg
         self._on = on
         self._seconds = seconds
-        self._published = published
-        self.sends: Grouper[Sending, list[int]] = Grouper(
-            self._send, _weight, most=SEND_GROUP, timed=partial(timed, "send")
+        self._metrics = metrics
+        self._polling = polling
+        self.sends: Grouper[Columns, list[int]] = Grouper(
+            self._send, _weight, most=SEND_GROUP, timed=partial(metrics.commit, "send")
         )
         self.acks: Grouper[list[str], tuple[int, int]] = Grouper(
-            self._ack, len, most=ACK_GROUP, parallel=1, timed=partial(timed, "ack")
+            self._ack, len, most=ACK_GROUP, parallel=1, timed=partial(metrics.commit, "ack")
         )
         self.receives: Grouper[Receiving, Received] = Grouper(
             self._receive,
             lambda r: r.wanted,
             most=RECEIVE_GROUP,
             unclaimed=lambda key, received: self._release(key[0], received[0]),
-            timed=partial(timed, "receive"),
+            timed=partial(metrics.commit, "receive"),
         )
         self._releases: set[asyncio.Task[None]] = set()
 
-    async def send(self, stream: str, sending: Sending) -> list[int]:
+    async def send(self, stream: str, sending: Columns) -> list[int]:
         """The seqs of the messages, once they are committed."""
         # Messages with ids may wait for somebody's open transaction that has sent the same id: apart from the others.
         key = (stream, sending.ids is not None)
@@ -324,15 +314,15 @@ class Batching:
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 
-    async def _send(self, key: tuple[str, bool], group: list[Sending]) -> list[list[int]]:
+    async def _send(self, key: tuple[str, bool], group: list[Columns]) -> list[list[int]]:
         stream = key[0]
-        datas = Array(d for s in group for d in s.datas)
-        rest = [_column(group, name) for name in ("keys", "headers", "channels", "delays", "ids")]
-        query = statements.SEND_SOON_AT if is_absolute(rest[3]) else statements.SEND_SOON
+        columns = Columns.joined(group)
+        query = statements.SEND_SOON_AT if columns.has_times else statements.SEND_SOON
         async with asyncio.timeout(self._seconds):
-            rows = await self._hg.run(query, (stream, datas, *rest))
+            rows = await self._hg.run(query, (stream, *columns.parameters))
         seqs = list(rows[0][0])
-        self._published(stream, seqs)
+        self._metrics.count("published", stream, None, len(seqs))
+        self._polling.published(stream, seqs)
         answers, start = [], 0
         for sending in group:
             answers.append(seqs[start : start + len(sending.datas)])
@@ -352,13 +342,6 @@ class Batching:
         return answers
 
 
-def _weight(sending: Sending) -> int:
+def _weight(sending: Columns) -> int:
     """Messages; a large one counts as several, lest a group keep the others waiting."""
     return max(len(sending.datas), sum(map(len, sending.datas)) // LARGE)
-
-
-def _column(group: list[Sending], name: str) -> Array | None:
-    columns = [getattr(s, name) for s in group]
-    if all(c is None for c in columns):
-        return None
-    return Array(v for s, c in zip(group, columns, strict=True) for v in (c or [None] * len(s.datas)))

@@ -19,7 +19,7 @@ from time import monotonic
 
 from ...aio import AsyncHeadgate
 from ...database import statements
-from ...database.drivers import Array
+from ...database.columns import Array
 from ...service import Pace, TaskService
 from ..siblings import Alone, Siblings
 
@@ -142,7 +142,8 @@ class Polling(TaskService):
     def published(self, stream: str, seqs: Sequence[int]) -> None:
         """Messages were committed through this process."""
         if seqs:
-            self._siblings.published(stream, max(seqs), len(seqs))
+            if not isinstance(self._siblings, Alone):
+                self._siblings.published(stream, max(seqs), len(seqs))
             self.heard_of(stream, max(seqs), len(seqs))
         else:
             self._moved(stream, 0)
@@ -157,10 +158,10 @@ class Polling(TaskService):
             watched.again = [self._clock() + after for after in AGAIN]
         self._moved(stream, count)
 
-    def stirred(self, stream: str, consumer: str, count: int = 1, *, likely: bool = True) -> None:
+    def may_have_work(self, stream: str, consumer: str, count: int = 1, *, likely: bool = True) -> None:
         """Something may have become available for a consumer. Where it is not likely, it is not looked at too often."""
         if likely:
-            self._siblings.stirred(stream, consumer, count)
+            self._siblings.may_have_work(stream, consumer, count)
         self.wake(stream, consumer, count, likely=likely)
 
     def wake(self, stream: str, consumer: str, count: int, *, likely: bool = True) -> None:

@@ -22,11 +22,10 @@ from ..intake.webhooks import sender
 from ..operate import auditing, pages
 from ..operate.auth import ANYBODY, Caller, refuse_pages
 from ..server import Server
-from .call import Call
 from .errors import Problem, problem
 from .limits import Gauge
 from .memory import LARGE, release
-from .routing import Route
+from .routing import Call, Route
 
 log = logging.getLogger("headgate.server")
 access = logging.getLogger("headgate.access")
@@ -216,8 +215,8 @@ class _Work:
             self._call.limit = limit
             self._call.trace = self.trace
             data = await route.handler(self._call)
-        if isinstance(route.answer, str):
-            kind = route.answer.encode()
+        if isinstance(route.response, str):
+            kind = route.response.encode()
             if isinstance(data, assets.File):
                 return self._file(data, self._call.sent)
             return route.status, kind, data, pages.GUARDS if kind == pages.HTML else []

@@ -32,7 +32,7 @@ ERROR = {
 
 def document(routes: Routes) -> bytes:
     """The OpenAPI document as JSON."""
-    types = [t for r in routes.all for t in (r.answer, r.body, r.query) if t is not None and not isinstance(t, str)]
+    types = [t for r in routes.all for t in (r.response, r.body, r.query) if t is not None and not isinstance(t, str)]
     refs, components = msgspec.json.schema_components(types, ref_template=_REF)
     schemas = dict(zip(map(repr, types), refs, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -74,12 +74,12 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
         content = {"application/json": {"schema": {}}}
         made["requestBody"] = {"required": True, "content": content}
         made["description"] = "Needs no token: the signature says who sent it."
-    if isinstance(route.answer, str):
-        kind, schema = route.answer.partition(";")[0], {}
+    if isinstance(route.response, str):
+        kind, schema = route.response.partition(";")[0], {}
     else:
         kind = "application/json"
         properties = {
-            "data": schemas[repr(route.answer)],
+            "data": schemas[repr(route.response)],
             **({"next": {"type": route.next_type}} if route.has_next else {}),
         }
         schema = {"type": "object", "required": ["data"], "properties": properties}

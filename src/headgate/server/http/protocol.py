@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 
-from .deadlines import Deadlines
 from .exchange import STATUS, Request
+from .limits import Deadlines
 
 log = logging.getLogger("headgate.server")
 

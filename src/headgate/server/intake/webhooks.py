@@ -15,9 +15,9 @@ import msgspec
 from ... import tracing, webhooks
 from ...aio import AsyncHeadgate
 from ...database import statements
-from ...database.encoding import CONTENT_TYPE, ENCODING, dump_json
+from ...database.columns import Columns
+from ...database.encoding import CONTENT_TYPE, ENCODING
 from ...errors import InvalidText
-from ..flow.batching import Sending
 from ..http.errors import Problem
 from ..http.payload import to_text
 
@@ -90,7 +90,7 @@ def take(
     body: bytes,
     now: float | None = None,
     trace: tracing.Carried | None = None,
-) -> Sending:
+) -> Columns:
     """The message that a webhook becomes. 401 unless its signature fits; 4xx for a body that the source does not take.
 
     Nothing of the body is looked at before the signature was checked.
@@ -116,11 +116,9 @@ def take(
     delivery = _pick(settings.get("id") or _IDS.get(source.scheme), headers, value)
     id = None if delivery is None else f"{source.name}:{_short(delivery)}"
     key, channel = (_checked(_pick(settings.get(name), headers, value), name) for name in ("key", "channel"))
-    carried = dump_json(tracing.carry(kept, trace))
-    return Sending(
-        [text], [key] if key is not None else None, [carried], [channel] if channel is not None else None, None,
-        [id] if id is not None else None,
-    )  # fmt: skip
+    columns = Columns()
+    columns.add(text, key, kept, channel, None, id, trace)
+    return columns
 
 
 def _content(

@@ -10,7 +10,7 @@ import msgspec
 
 from ...aio import AsyncHeadgate
 from ...database import statements
-from ...database.drivers import Array
+from ...database.columns import Array
 from ...service import TaskService
 from .auth import Caller
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...aio import AsyncHeadgate
 from ...database import statements
-from ...database.drivers import Array
+from ...database.columns import Array
 from ...database.encoding import interval
 from ...errors import Error
 from ...tokens import digest, new_token

@@ -29,12 +29,12 @@ from .messages import (
     Frames,
     Leaving,
     Listening,
+    MayHaveWork,
     Published,
     Ready,
     Revoked,
     Sideways,
     SourceChanged,
-    Stirred,
     Sum,
     Upward,
 )
@@ -217,7 +217,7 @@ class Member:
             match messages.sideways(data):
                 case Published(stream, last, count):
                     self._server.polling.heard_of(stream, last, count)
-                case Stirred(stream, consumer, count):
+                case MayHaveWork(stream, consumer, count):
                     self._server.polling.wake(stream, consumer, count)
                 case Altered(stream, consumer):
                     self._server.heard_altered(stream, consumer)
@@ -253,19 +253,19 @@ class Member:
         if self._is_news(stream) and (others := self._shared.waiting_elsewhere(self.slot)):
             self._send(Published(stream, last, count), others)
 
-    def stirred(self, stream: str, consumer: str, count: int) -> None:
+    def may_have_work(self, stream: str, consumer: str, count: int) -> None:
         """Wakes polls of this consumer elsewhere: at once, and what comes soon after that in one message."""
         others = self._shared.waiting_elsewhere(self.slot)
         if others and self._is_news(stream, consumer):
-            self._send(Stirred(stream, consumer, count), others)
+            self._send(MayHaveWork(stream, consumer, count), others)
         elif others:
             if (stream, consumer) not in self._to_tell:
-                asyncio.get_running_loop().call_later(QUIET, self._tell_stirred, stream, consumer)
+                asyncio.get_running_loop().call_later(QUIET, self._tell_may_have_work, stream, consumer)
             self._to_tell[stream, consumer] = self._to_tell.get((stream, consumer), 0) + count
 
-    def _tell_stirred(self, stream: str, consumer: str) -> None:
+    def _tell_may_have_work(self, stream: str, consumer: str) -> None:
         self._told.pop((stream, consumer), None)
-        self.stirred(stream, consumer, self._to_tell.pop((stream, consumer)))
+        self.may_have_work(stream, consumer, self._to_tell.pop((stream, consumer)))
 
     def altered(self, stream: str, consumer: str) -> None:
         """A consumer's settings hold everywhere at once."""

@@ -77,7 +77,7 @@ class Published(Message):
     count: int
 
 
-class Stirred(Message):
+class MayHaveWork(Message):
     """Something may have become available for a consumer."""
 
     stream: str
@@ -106,7 +106,7 @@ class SourceChanged(Message):
 
 Upward = Listening | Ready | Leaving | Failed | Counted | Ask
 Downward = Count | Sum
-Sideways = Published | Stirred | Altered | Revoked | SourceChanged
+Sideways = Published | MayHaveWork | Altered | Revoked | SourceChanged
 
 _encode = msgspec.msgpack.Encoder().encode
 upward = msgspec.msgpack.Decoder(Upward).decode

@@ -212,7 +212,7 @@ class Pusher:
                     break
             if chain:  # what the engine has taken back already is stale to it
                 await self._settle(chain[0], lambda: consumer.release(chain))
-                self._server.polling.stirred(consumer.stream, consumer.name)
+                self._server.polling.may_have_work(consumer.stream, consumer.name)
         except Exception:
             log.exception("pushing a message of %s to %s failed", consumer.stream, consumer.name)
         finally:
@@ -229,7 +229,9 @@ class Pusher:
         if answer.is_done:
             self._failures = 0
             await self._settle(m, lambda: server.batching.ack(t.stream, t.consumer, [m.ack_id]))
-            server.polling.stirred(t.stream, t.consumer, likely=consumer.order == "key" or consumer.has_named_lanes)
+            server.polling.may_have_work(
+                t.stream, t.consumer, likely=consumer.order == "key" or consumer.has_named_lanes
+            )
             return True
         if answer.is_gone:
             params = (t.stream, t.consumer, t.version, "the endpoint answered 410, gone")

@@ -22,7 +22,7 @@ REQUEST_TIMEOUT = 30.0
 T = TypeVar("T")
 
 
-class Place(msgspec.Struct):
+class ServerAccess(msgspec.Struct):
     """Where the stream is, and what it is called."""
 
     url: str  # of the database, or of the HTTP server
@@ -46,10 +46,10 @@ class Sdk:
     settling = ("nack", "release", "extend")
     settles_whole_deliveries = True
 
-    def __init__(self, place: Place) -> None:
-        hg = insist(lambda: headgate.connect(place.url, max_connections=2, timeout=5))
-        self.stream = insist(lambda: hg.stream(place.stream))
-        self.consumers = insist(lambda: {name: self.stream.consumer(name) for name in place.consumers})
+    def __init__(self, access: ServerAccess) -> None:
+        hg = insist(lambda: headgate.connect(access.url, max_connections=2, timeout=5))
+        self.stream = insist(lambda: hg.stream(access.stream))
+        self.consumers = insist(lambda: {name: self.stream.consumer(name) for name in access.consumers})
 
     def text(self, data: dict[str, Any]) -> str:
         return dump_json(data)
@@ -95,9 +95,9 @@ class Http:
     settling = ("nack", "extend")
     settles_whole_deliveries = False  # one may have messages of other callers
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.address = place.url.removeprefix("http://")
+    def __init__(self, access: ServerAccess) -> None:
+        self.access = access
+        self.address = access.url.removeprefix("http://")
         self.connection: http.client.HTTPConnection | None = None
 
     def connect(self) -> http.client.HTTPConnection:
@@ -112,9 +112,9 @@ class Http:
         """The answer's data, as it came."""
         if self.connection is None:
             self.connection = insist(self.connect)  # nothing was asked of a server that is not there
-        headers = {"Authorization": f"Bearer {self.place.token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self.access.token}", "Content-Type": "application/json"}
         try:
-            self.connection.request("POST", f"/api/streams/{self.place.stream}/{path}", json.dumps(body), headers)
+            self.connection.request("POST", f"/api/streams/{self.access.stream}/{path}", json.dumps(body), headers)
             answer = self.connection.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:

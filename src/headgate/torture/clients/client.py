@@ -31,13 +31,13 @@ from headgate.aio import AsyncHeadgate
 from headgate.errors import Error
 
 from ..record import LOST, CallError, HandedMessage, Sent
-from .callers import Http, Place, RefusedRequest, Sdk, insist, problem_with
+from .callers import Http, RefusedRequest, Sdk, ServerAccess, insist, problem_with
 
 POLLS = (0.0, 0.0, 0.1, 0.5)  # seconds that a receive waits
 JUMPS = (-86_400.0, -5.0, 5.0, 86_400.0)
 
 
-class ClientPlan(Place):
+class ClientPlan(ServerAccess):
     """What a client is to do."""
 
     kind: str

@@ -9,7 +9,8 @@
 create or replace function headgate.drop_stream(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  s headgate.stream := headgate.find_stream(name); was text := current_setting('lock_timeout');
+  s headgate.stream := headgate.find_stream(name);
+  was text := current_setting('lock_timeout');
   until timestamptz := clock_timestamp() + interval '10 seconds';
 begin
   loop
@@ -35,7 +36,9 @@ end $$;
 -- nobody else's way. SHARE UPDATE EXCLUSIVE.
 create or replace function headgate.outwait_vacuum(p_stream int) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t regclass; held oid[];
+declare
+  t regclass;
+  held oid[];
 begin
   perform set_config('lock_timeout',
                      extract(epoch from current_setting('deadlock_timeout')::interval) + 0.2 || 's',
@@ -52,6 +55,8 @@ begin
 end $$;
 
 -- remove_stream(stream): what drop_stream does once nobody is in its way.
+-- Locks: its row and tables.
+-- Writes: all its tables; DDL.
 create or replace function headgate.remove_stream(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare d headgate.stream;
@@ -87,10 +92,15 @@ end $$;
 
 -- drop_tables_of(stream id, most) -> how many tables of a stream that was dropped are gone now:
 -- segments, and in the end the log and its sequence. Those that autovacuum is at work on stay for
--- later. The caller holds the parent ACCESS EXCLUSIVE. Writes dropped_stream; DDL.
+-- later.
+-- Needs: the caller holds the parent ACCESS EXCLUSIVE.
+-- Writes: dropped_stream; DDL.
 create or replace function headgate.drop_tables_of(p_stream int, p_most int) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t regclass; n int := 0; log regclass := format('headgate.dropped_%s', p_stream)::regclass;
+declare
+  t regclass;
+  n int := 0;
+  log regclass := format('headgate.dropped_%s', p_stream)::regclass;
 begin
   for t in select i.inhrelid::regclass from pg_inherits i
             where i.inhparent = log order by i.inhrelid limit p_most loop
@@ -113,10 +123,14 @@ end $$;
 
 -- drop_remains() -> of one stream that was dropped in steps, its name and how many of its tables
 -- are gone now, at most 50 a call. Waits for nobody longer than a moment; to be called last in a
--- transaction. Locks them ACCESS EXCLUSIVE; writes dropped_stream; DDL.
+-- transaction.
+-- Locks: them ACCESS EXCLUSIVE.
+-- Writes: dropped_stream; DDL.
 create or replace function headgate.drop_remains() returns table (name text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare d headgate.dropped_stream; was text := current_setting('lock_timeout');
+declare
+  d headgate.dropped_stream;
+  was text := current_setting('lock_timeout');
 begin
   select * into d from headgate.dropped_stream x order by x.at limit 1 for update skip locked;
   if not found then return; end if;

@@ -1,7 +1,9 @@
 -- Errors. Every error that users can meet has an SQLSTATE of class HG and a hint that says what to
 -- do.
 
--- fail(state, message, hint): raises. Locks and writes nothing.
+-- fail(state, message, hint): raises.
+-- Locks: nothing.
+-- Writes: nothing.
 create or replace function headgate.fail(p_state text, p_message text, p_hint text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -89,7 +91,10 @@ end $$;
 create or replace function headgate.fail_if_different(p_what text, p_alter text,
                                                       p_settings headgate.setting[]) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
-declare differing text; ways text; fixed text;
+declare
+  differing text;
+  ways text;
+  fixed text;
 begin
   select string_agg(format('%s is %s, not %s', x.name, coalesce(x.there, 'none'), x.given), '; '
                     order by x.nth),

@@ -4,7 +4,12 @@
 create or replace function headgate.filter_pattern(p_filter text[]) returns text
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
-  f text; token text; tokens text[]; parts text[]; patterns text[] := '{}'; i int;
+  f text;
+  token text;
+  tokens text[];
+  parts text[];
+  patterns text[] := '{}';
+  i int;
 begin
   if p_filter is null then return null; end if;
   if cardinality(p_filter) = 0 or array_ndims(p_filter) <> 1 then

@@ -5,8 +5,8 @@
 -- what is in flight and parked, its workers, and keeps compaction off, until the end of the
 -- transaction. Never queues behind an open transaction: it tries to get everything in a moment,
 -- again and again, holding nothing in between, and gives up after a second: 55P03, which says that
--- the consumer cannot be `what`. Locks preserved_<stream id> ROW EXCLUSIVE, and those rows FOR
--- UPDATE.
+-- the consumer cannot be `what`.
+-- Locks: preserved_<stream id> ROW EXCLUSIVE, and those rows FOR UPDATE.
 create or replace function headgate.hold_consumer(c headgate.consumer, p_what text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -46,7 +46,8 @@ end $$;
 -- hold_in_place(consumer, what): keeps hold_consumer off until the end of the transaction, and
 -- nobody else: for what adds to a consumer, or changes what is parked, and would be overlooked by a
 -- seek. Waits for at most a second: 55P03, which says that the consumer's messages cannot be
--- `what`. Locks the first of its cursors that is to be had FOR KEY SHARE.
+-- `what`.
+-- Locks: the first of its cursors that is to be had FOR KEY SHARE.
 create or replace function headgate.hold_in_place(c headgate.consumer, p_what text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -66,6 +67,7 @@ end $$;
 -- move_to_next_layout off, too, which would overlook them in lanes that the consumer leaves behind.
 -- That holds all lanes of the oldest layout, and only these: so the very first cursor, and no
 -- other, is locked FOR KEY SHARE.
+-- Locks: the very first of its cursors FOR KEY SHARE (SKIP LOCKED).
 create or replace function headgate.hold_to_park(c headgate.consumer, p_what text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin

@@ -3,8 +3,9 @@
 -- seek(stream, consumer, target): moves the whole consumer to 'beginning', 'end', a seq or a time.
 -- What was in flight or parked is forgotten, and so is what was discarded: it comes again from the
 -- target on; acks of it are stale. 55P03 when an open transaction has something of it in hand for
--- longer than a second. Locks as hold_consumer; writes cursor, delivery, departed, parked, wake,
--- discovered, discarded.
+-- longer than a second.
+-- Locks: as hold_consumer.
+-- Writes: cursor, delivery, departed, parked, wake, discovered, discarded.
 create or replace function headgate.seek(stream text, consumer text, target text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -22,7 +23,7 @@ begin
   had := headgate.reset_for_seek(c);
   delete from headgate.discarded x where x.consumer = c.id;
   -- point: a seek has forgotten
-  perform headgate.place(c, target, newest);
+  perform headgate.position_cursors(c, target, newest);
   -- point: a seek has placed the cursors
   perform headgate.forget_sample(c.id);
   if target <> 'end' then
@@ -31,7 +32,9 @@ begin
 end $$;
 
 -- reset_for_seek(consumer) -> the seqs of what the consumer had in flight or parked and, as it
--- seeks, has no more. The caller holds the consumer. Writes delivery, departed, parked, wake.
+-- seeks, has no more.
+-- Needs: the caller holds the consumer.
+-- Writes: delivery, departed, parked, wake.
 create or replace function headgate.reset_for_seek(c headgate.consumer) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare had bigint[];
@@ -50,8 +53,9 @@ begin
 end $$;
 
 -- park_preserved(consumer, seqs, target): those of the messages at or above the target that are no
--- longer in the log wait for the consumer, which has been put there, as if never delivered. The
--- caller holds the consumer. Writes parked, wake.
+-- longer in the log wait for the consumer, which has been put there, as if never delivered.
+-- Needs: the caller holds the consumer.
+-- Writes: parked, wake.
 create or replace function headgate.park_preserved(
   c headgate.consumer, p_seqs bigint[], p_target bigint)
 returns void
@@ -68,10 +72,11 @@ begin
      where p.consumer = c.id and p.lane >= {UNNAMED_LANES};
 end $$;
 
--- place(consumer, target, newest): puts every cursor of a consumer at a target. Where lanes are
--- named that is the gatherer alone (see lanes/lanes.sql). Writes cursor.
-create or replace function headgate.place(c headgate.consumer, p_target text, newest headgate.tick)
-returns void
+-- position_cursors(consumer, target, newest): puts every cursor of a consumer at a target. Where
+-- lanes are named that is the gatherer alone (see lanes/lanes.sql).
+-- Writes: cursor.
+create or replace function headgate.position_cursors(
+  c headgate.consumer, p_target text, newest headgate.tick) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   t headgate.tick;
@@ -115,7 +120,10 @@ end $$;
 -- none of these.
 create or replace function headgate.target_seq(p_stream int, p_target text) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare moment timestamptz; near bigint; seq bigint;
+declare
+  moment timestamptz;
+  near bigint;
+  seq bigint;
 begin
   if p_target = 'beginning' then return 1; end if;
   begin
@@ -136,8 +144,8 @@ begin
     from headgate.tick t where t.stream = p_stream and t.at <= moment and t.base = t.id
       order by t.id desc limit 1;
   execute format(
-    'select m.seq from (select seq, created_at from headgate.message_%1$s union all select seq, created_at from headgate.preserved_%1$s) m '
-                 'where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1', p_stream)
+    'select m.seq from %s m where m.seq > $1 and m.created_at >= $2 order by m.seq limit 1',
+    headgate.stored_sql(p_stream, 'm.seq, m.created_at'))
     into seq using coalesce(near, 0), moment;
   return coalesce(seq, headgate.last_seq(p_stream) + 1);
 end $$;

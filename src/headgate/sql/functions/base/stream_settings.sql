@@ -110,6 +110,8 @@ end $$;
 
 -- alter_stream(name, …): changes the settings that are given. `clear` names settings to put back to
 -- null.
+-- Locks: its row FOR NO KEY UPDATE, for at most 900 milliseconds: 55P03.
+-- Writes: stream.
 create or replace function headgate.alter_stream(
   name text, retain text default null, retain_up_to interval default null,
   retain_at_least interval default null, max_storage bigint default null,

@@ -11,7 +11,7 @@
 -- false, dedup_window 5 minutes, max_message_bytes 16777216, segment_rows 1000000, segment_bytes
 -- 1073741824, compact_every 30 minutes, and there are no other limits. With if_not_exists an
 -- existing stream is left as it is; HG015 when it has other settings than those that are given.
--- Writes stream, layout, segment, tick; DDL.
+-- Writes: stream, layout, segment, tick; DDL.
 create or replace function headgate.create_stream(
   name text, lanes int default null, lane_by text default null, retain text default null,
   retain_up_to interval default null, retain_at_least interval default null,
@@ -69,7 +69,8 @@ begin
 end $$;
 
 -- make_stream_tables(stream): the log, what is preserved of it, its views, its first segments and
--- tick, and the functions that are generated for it. Writes layout, segment, tick; DDL.
+-- tick, and the functions that are generated for it.
+-- Writes: layout, segment, tick; DDL.
 create or replace function headgate.make_stream_tables(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -94,7 +95,8 @@ begin
   if s.one_message_per_key then
     execute format('create index on headgate.message_%s (key, seq) where key is not null', s.id);
   end if;
-  execute format('create table headgate.preserved_%1$s (like headgate.message_%1$s, primary key (seq))',
+  execute format('create table headgate.preserved_%1$s '
+                 '(like headgate.message_%1$s, primary key (seq))',
                  s.id);
   execute format(
     'create view headgate.%1$I as select seq, key, data, headers, lane, deliver_at, created_at%2$s from headgate.message_%3$s m where true%4$s '
@@ -111,6 +113,14 @@ begin
     select s.id, t, t, '3:3:', 0, 0, 0, '3' from nextval('headgate.tick_id') t;
   perform headgate.build_stream(s.id);
 end $$;
+
+-- stored_sql(stream id, columns) -> the SQL of all messages that are stored, with these columns:
+-- those in the log, and those that compaction has preserved.
+create or replace function headgate.stored_sql(p_stream int, p_columns text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('(select %2$s from headgate.message_%1$s m '
+                'union all select %2$s from headgate.preserved_%1$s m)', p_stream, p_columns)
+$$;
 
 -- grant_views(stream): who looks may read its views, once there is the role.
 create or replace function headgate.grant_views(s headgate.stream) returns void
@@ -131,8 +141,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- hold_stream(stream): keeps it from being dropped or given other lanes until the end of the
--- transaction, for what is going to refer to it. Waits for at most a second: 55P03. Locks its row
--- FOR KEY SHARE.
+-- transaction, for what is going to refer to it. Waits for at most a second: 55P03.
+-- Locks: its row FOR KEY SHARE.
 create or replace function headgate.hold_stream(s headgate.stream) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin

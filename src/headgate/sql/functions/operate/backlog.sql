@@ -92,21 +92,15 @@ begin
       select d.* from unnest($3) l (lane, name, unread, parked, rank)
        cross join lateral headgate.discovered_lanes(($1).id, l.lane) d),
     counted as (
-      %3$s)
+      %2$s)
     select coalesce(x.name, case when x.lane >= {NAMED_LANES} then (
-             select m.name from (
-               select %2$s as name from headgate.message_%1$s m where m.seq = x.first
-               union all
-               select %2$s from headgate.preserved_%1$s m where m.seq = x.first) m limit 1) end),
+             select m.name from %1$s m where m.seq = x.first limit 1) end),
            case when x.next_at = 'infinity' then 'full'
                 when x.next_at > clock_timestamp() then 'waiting'
                 when x.next_at is not null or x.unread_now > 0 then 'ready'
                 else 'idle' end,
            x.unread_now + x.parked_now, x.exact,
-           (select m.created_at from (
-              select m.created_at from headgate.message_%1$s m where m.seq = x.first
-              union all
-              select m.created_at from headgate.preserved_%1$s m where m.seq = x.first) m limit 1),
+           (select m.created_at from %1$s m where m.seq = x.first limit 1),
            x.in_flight, x.parked_now, x.delayed, x.max_concurrency, x.release_interval, x.delivered,
            nullif(x.served_at, '-infinity'), ($2).complete,
            -- where the page ends is told by its last row, whichever lane that is
@@ -118,7 +112,8 @@ begin
               from counted x) x
       join unnest($3) with ordinality l (lane, name, unread, parked, rank, nth) on l.nth = x.shown
      order by x.shown $q$,
-    s.id, case s.lane_by when 'channel' then 'm.channel' else 'm.key' end,
+    headgate.stored_sql(s.id, case s.lane_by when 'channel' then 'm.seq, m.created_at, m.channel'
+                                             else 'm.seq, m.created_at, m.key' end || ' as name'),
     headgate.counted_backlog_sql(s))
     using c, here, p_lanes, bound, p_sort, g;
 end $$;

@@ -29,11 +29,9 @@ declare edge bigint;
 begin
   execute format($q$
     select m.seq
-      from (select seq from headgate.message_%1$s
-            union all
-            select seq from headgate.preserved_%1$s) m
+      from %1$s m
      where m.seq > $1 and m.seq < $2 order by m.seq %2$s offset $3 limit 1 $q$,
-    p_stream, case when p_backward then 'desc' else 'asc' end)
+    headgate.stored_sql(p_stream, 'm.seq'), case when p_backward then 'desc' else 'asc' end)
     into edge using p_low, p_high, n - 1;
   above := case when p_backward then coalesce(edge - 1, p_low) else p_low end;
   below := case when p_backward then p_high else coalesce(edge + 1, p_high) end;

@@ -8,7 +8,9 @@ create or replace function headgate.unread_count(c headgate.consumer, n int defa
                                                  out count bigint, out exact boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
-declare looked bigint; sample int;
+declare
+  looked bigint;
+  sample int;
 begin
   if exists (select from headgate.cursor k where k.consumer = c.id and k.lane = -1) then
     select * into unread_count.count, unread_count.exact from headgate.unread_named(c, n);
@@ -162,11 +164,8 @@ declare r timestamptz;
 begin
   if p_seq is null then return null; end if;
   execute format($q$
-    select m.created_at from (
-      select m.seq, m.created_at from headgate.message_%1$s m
-      union all
-      select m.seq, m.created_at from headgate.preserved_%1$s m) m
-     where m.seq = $1 limit 1 $q$, p_stream) into r using p_seq;
+    select m.created_at from %s m where m.seq = $1 limit 1 $q$,
+    headgate.stored_sql(p_stream, 'm.seq, m.created_at')) into r using p_seq;
   return r;
 end $$;
 

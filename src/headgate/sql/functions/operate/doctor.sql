@@ -213,7 +213,10 @@ end $$;
 create or replace function headgate.examine_maintenance(p_patience interval)
 returns table (severity text, subject text, finding text, advice text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare last timestamptz; expired bigint; ids bigint;
+declare
+  last timestamptz;
+  expired bigint;
+  ids bigint;
 begin
   if not headgate.is_same_cluster() then
     return query

@@ -46,22 +46,30 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
                 '`headgate source show %s`.', s.name)
     from s where s.state = 'reading' and s.lag > p_patience and s.retained_bytes <= s.warn_bytes
   union all
-  select 'warning', s.subject, format('Source "%s": %s.', s.name, x.problem),
+  select e.* from s, headgate.examine_tables_of(s.name, s.problems) e
+$$;
+
+-- examine_tables_of(source, problems) -> what keeps tables of a source from being read: these
+-- problems, and backfills that failed.
+create or replace function headgate.examine_tables_of(p_source text, p_problems text[])
+returns table (severity text, subject text, finding text, advice text)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select 'warning', 'source ' || p_source, format('Source "%s": %s.', p_source, x.problem),
          case when x.problem like '%replica identity%'
               then format('Give it a primary key or REPLICA IDENTITY FULL at once, or take it out: name '
-                          'the others, headgate source edit %s --table ….', s.name)
+                          'the others, headgate source edit %s --table ….', p_source)
               when x.problem like '%is not in the publication%' or x.problem like '%is gone%'
               then format('Say which tables it has: headgate source edit %s --table …; rows that changed '
-                          'meanwhile come with a backfill.', s.name)
-              else format('See how it goes on: `headgate source show %s`.', s.name) end
-    from s, unnest(s.problems) x (problem)
+                          'meanwhile come with a backfill.', p_source)
+              else format('See how it goes on: `headgate source show %s`.', p_source) end
+    from unnest(p_problems) x (problem)
   union all
-  select 'warning', s.subject,
-         format('The rows of %s, of source "%s", could not be read: %s.', b.table_name, s.name,
+  select 'warning', 'source ' || p_source,
+         format('The rows of %s, of source "%s", could not be read: %s.', b.table_name, p_source,
                 b.error),
-         format('Once that is mended, ask again: `headgate source backfill %s --table ''%s''`.', s.name,
+         format('Once that is mended, ask again: `headgate source backfill %s --table ''%s''`.', p_source,
                 replace(b.table_name, '''', '''"''"'''))
-    from s, headgate.source_backfills(s.name) b
+    from headgate.source_backfills(p_source) b
    where b.state = 'failed' and b.error <> 'it was cancelled'
      and b.finished_at > clock_timestamp() - interval '7 days'
 $$;

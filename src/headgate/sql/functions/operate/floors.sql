@@ -4,7 +4,9 @@
 create or replace function headgate.floor_of(c headgate.consumer) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off as $$
-declare r bigint; newest headgate.tick := headgate.newest_tick(c.stream);
+declare
+  r bigint;
+  newest headgate.tick := headgate.newest_tick(c.stream);
 begin
   -- What retention has removed holds nobody; a lane holds the floor only before the first message
   -- behind its cursor, and before the lo of the newest tick, above which one may still be
@@ -91,10 +93,11 @@ begin
              where k.consumer = ($1).id
       union all
       select m.created_at
-        from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
+        from %2$s m
           where m.seq = least(
         (select min(f.seq) from headgate.in_flight f where f.consumer = ($1).id),
-        (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$, c.stream)
+        (select min(p.seq) from headgate.parked p where p.consumer = ($1).id))) x $q$,
+    c.stream, headgate.stored_sql(c.stream, 'm.seq, m.created_at'))
           into r using c;
   return r;
 end $$;

@@ -3,9 +3,10 @@
 
 -- note_history() -> whether it was time: every ten seconds, or each minute where there are more
 -- than a hundred streams and consumers. Removes what is older than an hour, but for a row in five
--- minutes, and these after a day. Locks the advisory lock (0, -4) (skip); writes history.
--- (What somebody's transaction holds locked, such as a segment that it removes, is not waited for:
--- then it is noted the next time.)
+-- minutes, and these after a day. (What somebody's transaction holds locked, such as a segment that
+-- it removes, is not waited for: then it is noted the next time.)
+-- Locks: the advisory lock (0, -4) (skip).
+-- Writes: history.
 create or replace function headgate.note_history() returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '50ms' as $$
 declare

@@ -99,14 +99,10 @@ begin
            case x.state when 'delivered' then x.worker end,
            case x.state when 'parked' then x.reason end,
            case x.state when 'parked' then x.parked_error when 'dead' then x.dead_error end
-      from chosen x join (
-        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.message_%1$s m
-         where m.seq = any(array(select y.seq from chosen y))
-        union all
-        select m.seq, m.key, m.data, m.headers, m.created_at from headgate.preserved_%1$s m
-         where m.seq = any(array(select y.seq from chosen y))) m on m.seq = x.seq
+      from chosen x join %1$s m
+        on m.seq = any(array(select y.seq from chosen y)) and m.seq = x.seq
      order by m.seq %2$s $q$,
-    s.id, case when p_backward then 'desc' else 'asc' end,
+    headgate.stored_sql(s.id, 'm.seq, m.key, m.data, m.headers, m.created_at'), case when p_backward then 'desc' else 'asc' end,
     headgate.states_sql(s, p_seqs is not null))
     using c, g, p_above, p_below, p_seqs, p_states, n;
 end $$;
@@ -174,11 +170,11 @@ begin
   perform headgate.check_max(max);
   return query execute format($q$
     select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at
-      from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
+      from %1$s m
      where ($1 is null or m.seq < $1) and ($2 is null or m.seq > $2)
        and ($3 is null or m.key ~ $3)%2$s
      order by m.seq %3$s
-       limit $4 $q$, s.id, headgate.newest_only(s, 'm'),
+       limit $4 $q$, headgate.stored_sql(s.id, 'm.*'), headgate.newest_only(s, 'm'),
          case when newest_first then 'desc' else 'asc' end)
     using before, after, pattern, max;
 end $$;

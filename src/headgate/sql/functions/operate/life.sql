@@ -7,7 +7,9 @@
 -- it is in flight), failed (nacked) or expired, dead (it became a dead letter), redriven, replayed,
 -- discarded; and where it is now: parked, delayed, blocked (behind one of its key) or released
 -- (until: when it is due), waiting (not read yet), skipped (by the consumer's filter), done. Of
--- attempts the last 20 are kept. No row for a seq that was not drawn yet. Locks and writes nothing.
+-- attempts the last 20 are kept. No row for a seq that was not drawn yet.
+-- Locks: nothing.
+-- Writes: nothing.
 create or replace function headgate.message_life(stream text, seq bigint)
 returns table (at timestamptz, consumer text, event text, attempt int, worker text, error text,
   until timestamptz)
@@ -25,8 +27,8 @@ begin
     -- (lanes with a name have another type than numbered ones, and a session keeps one plan for
     -- both)
     select m.lane::bigint as lane, m.xid, m.key, m.created_at, m.deliver_at
-      from (select * from headgate.message_%1$s union all select * from headgate.preserved_%1$s) m
-     where m.seq = $1 limit 1 $q$, s.id)
+      from %s m
+     where m.seq = $1 limit 1 $q$, headgate.stored_sql(s.id, 'm.*'))
     into m using message_life.seq;
   return query
   select x.at, x.name, x.event, x.attempt, x.worker, x.error, x.until

@@ -4,7 +4,9 @@
 -- maintain() -> what was done, one row a task. Of many streams and consumers it looks at some, and
 -- later calls at the others (operate/turns.sql): at 32 streams at least, as many more as 25
 -- milliseconds allow, and so at 96 consumers. So each has its turn after streams / 32 and consumers
--- / 96 calls at most. Locks what it works on with SKIP LOCKED; never waits.
+-- / 96 calls at most.
+-- Locks: what it works on with SKIP LOCKED; never waits.
+-- Writes: whatever is due.
 create or replace function headgate.maintain() returns table (task text, subject text, done bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -39,8 +41,9 @@ begin
 end $$;
 
 -- maintain_streams() -> what was done in the streams whose turn it is: ticks are thinned out, what
--- is out of date forgotten, room for messages made. Locks their rows (SKIP LOCKED); writes tick,
--- message_id, layout, newest, attempt, segment, the log.
+-- is out of date forgotten, room for messages made.
+-- Locks: their rows (SKIP LOCKED).
+-- Writes: tick, message_id, layout, newest, attempt, segment, the log.
 create or replace function headgate.maintain_streams()
 returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -128,12 +131,16 @@ begin
 end $$;
 
 -- prepare_storage(stream ids) -> what was done in these streams, or in all: segments are ended and
--- closed, kept messages that nobody needs deleted. Locks no table that others need. Writes segment,
--- preserved_<stream id>, stream.
+-- closed, kept messages that nobody needs deleted.
+-- Locks: no table that others need.
+-- Writes: segment, preserved_<stream id>, stream.
 create or replace function headgate.prepare_storage(p_streams int[] default null)
 returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream; n bigint; now_full boolean;
+declare
+  s headgate.stream;
+  n bigint;
+  now_full boolean;
 begin
   p_streams := coalesce(p_streams, array(select x.id from headgate.stream x));
   for s in select * from headgate.stream x where x.id = any(p_streams) order by x.id
@@ -158,9 +165,9 @@ end $$;
 -- free_storage() -> what was done: of one stream, segments are compacted and emptied, or their
 -- empty tables dropped, these first when there are many; or tables of a stream that was dropped.
 -- The other streams have their turn in later calls: 64 of them are looked at, and as many more as
--- 10 milliseconds allow, until there is one with something to do. Locks such tables ACCESS
--- EXCLUSIVE until the end of the transaction: to be called last. Writes segment, stream, parked,
--- loss.
+-- 10 milliseconds allow, until there is one with something to do.
+-- Locks: such tables ACCESS EXCLUSIVE until the end of the transaction: to be called last.
+-- Writes: segment, stream, parked, loss.
 create or replace function headgate.free_storage()
 returns table (task text, subject text, done bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -208,10 +215,17 @@ end $$;
 -- While somebody holds an old snapshot, vacuum can remove nothing that was updated since, and these
 -- tables would grow without end and slow everybody down. The live rows are put into an emptied
 -- table instead, which takes milliseconds and depends on no snapshot. Gives up at once when it does
--- not get the lock. Locks the table ACCESS EXCLUSIVE; run it outside longer transactions.
+-- not get the lock.
+-- Locks: the table ACCESS EXCLUSIVE; run it outside longer transactions.
+-- Writes: these tables, what was in them.
 create or replace function headgate.rewrite_small() returns table (name text, pages bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare t text; rel regclass; rows text; live bigint; was text := current_setting('lock_timeout');
+declare
+  t text;
+  rel regclass;
+  rows text;
+  live bigint;
+  was text := current_setting('lock_timeout');
 begin
   foreach t in array array['cursor', 'delivery', 'departed', 'wake', 'discovered', 'parked',
                            'worker', 'lease', 'consumer_sample', 'stream_sample'] loop

@@ -3,7 +3,9 @@
 
 -- vitals() -> names, what they are about (null: the whole database) and values. Reads statistics
 -- and sizes of a few small tables; of other roles' sessions the owner of the schema sees the ages
--- only as a member of pg_read_all_stats. Locks and writes nothing.
+-- only as a member of pg_read_all_stats.
+-- Locks: nothing.
+-- Writes: nothing.
 create or replace function headgate.vitals() returns table (name text, subject text, value float8)
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
   with sessions as materialized (

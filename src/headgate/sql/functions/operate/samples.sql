@@ -89,7 +89,9 @@ exception when undefined_table or internal_error then  -- it is being dropped
 end $$;
 
 -- listed_stream(stream) -> stream_facts as a listing shows them; sampled_at is null where they are
--- of this moment. Locks and writes nothing.
+-- of this moment.
+-- Locks: nothing.
+-- Writes: nothing.
 create or replace function headgate.listed_stream(
   s headgate.stream, out messages bigint, out exact boolean, out bytes bigint,
   out oldest timestamptz, out newest timestamptz, out last_seq bigint, out rate float8,
@@ -132,8 +134,9 @@ end $$;
 -- streams at least: of those whose last one is the oldest, unless it is younger than ten seconds.
 -- So 3,000 consumers take 150 calls at most, and fewer where most have read everything. None, where
 -- there are not more of them than a listing may count. One process at a time; rows that somebody
--- has deleted and not committed are passed over. Locks the advisory lock (0, -3) (skip) and samples
--- (SKIP LOCKED); writes consumer_sample, stream_sample.
+-- has deleted and not committed are passed over.
+-- Locks: the advisory lock (0, -3) (skip) and samples (SKIP LOCKED).
+-- Writes: consumer_sample, stream_sample.
 create or replace function headgate.take_samples(p_time interval) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -187,7 +190,9 @@ begin
 end $$;
 
 -- take_stream_samples(time) -> the part of take_samples that is about streams. The caller is the
--- only one who takes samples. Locks samples (SKIP LOCKED); writes stream_sample.
+-- only one who takes samples.
+-- Locks: samples (SKIP LOCKED).
+-- Writes: stream_sample.
 create or replace function headgate.take_stream_samples(p_time interval) returns int
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -222,7 +227,9 @@ begin
 end $$;
 
 -- forget_sample(consumer id): what was seen of the consumer says nothing any more. One that is
--- being taken at this moment is left. Locks the sample (SKIP LOCKED); writes consumer_sample.
+-- being taken at this moment is left.
+-- Locks: the sample (SKIP LOCKED).
+-- Writes: consumer_sample.
 create or replace function headgate.forget_sample(p_consumer int) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from headgate.consumer_sample z where z.consumer in (

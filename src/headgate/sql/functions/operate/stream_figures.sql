@@ -49,7 +49,9 @@ create or replace function headgate.stream_facts(p_stream int, out messages bigi
                                                  out exact boolean, out bytes bigint,
   out oldest timestamptz, out newest timestamptz, out last_seq bigint, out rate float8)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
-declare kept bigint; kept_since timestamptz;
+declare
+  kept bigint;
+  kept_since timestamptz;
 begin
   last_seq := headgate.last_seq(p_stream);
   execute format(
@@ -94,7 +96,9 @@ end $$;
 create or replace function headgate.dead_count(c headgate.consumer) returns bigint
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off as $$
-declare d int; n bigint := 0;
+declare
+  d int;
+  n bigint := 0;
 begin
   select id into d from headgate.stream s where s.dead_of = c.stream;
   if found then

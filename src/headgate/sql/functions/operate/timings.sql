@@ -2,8 +2,8 @@
 -- that are asked to say it.
 
 -- note_timings(stream, consumer, channels, attempts, waited, handled): of messages that were
--- handled, one element each; lengths are seconds. What is older than 30 days is forgotten. Writes
--- timing.
+-- handled, one element each; lengths are seconds. What is older than 30 days is forgotten.
+-- Writes: timing.
 create or replace function headgate.note_timings(stream text, consumer text, channels text[],
                                                  attempts int[], waited real[], handled real[])
 returns void

@@ -4,6 +4,7 @@
 
 -- create_token(id, name, hash, scopes, streams, rate_limit, lifetime): writes token. HG006 for a
 -- bad pattern, HG010 for bad scopes.
+-- Writes: token.
 create or replace function headgate.create_token(
   id text, name text, hash bytea, scopes text[], streams text[] default null,
   rate_limit int default null, lifetime interval default null) returns void
@@ -48,7 +49,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     from headgate.token t order by t.created_at desc, t.id
 $$;
 
--- revoke_token(id) -> whether there was such a token, not yet revoked. Writes token.
+-- revoke_token(id) -> whether there was such a token, not yet revoked.
+-- Writes: token.
 create or replace function headgate.revoke_token(id text) returns boolean
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   with r as (update headgate.token t set revoked_at = clock_timestamp()
@@ -59,6 +61,7 @@ $$;
 -- note_audit(who, address, action, status, token, scopes, stream, details): appends to audit.
 -- `token` is the id of the token that called, `scopes` what it might do then; `stream` is the
 -- stream that it was about.
+-- Writes: audit.
 create or replace function headgate.note_audit(
   who text, address text, action text, status int, token text default null,
   scopes text[] default null, stream text default null, details jsonb default null) returns void
@@ -80,7 +83,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- forget_audit(older, max) -> how many of the oldest administrative calls were removed: those from
--- so long ago, at most max. Skips what another call removes at this moment. Writes audit.
+-- so long ago, at most max. Skips what another call removes at this moment.
+-- Locks: these rows (SKIP LOCKED).
+-- Writes: audit.
 create or replace function headgate.forget_audit(older interval, max int default 10000)
 returns bigint
 language sql security definer set search_path = pg_catalog, pg_temp as $$

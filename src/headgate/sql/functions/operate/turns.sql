@@ -5,8 +5,8 @@
 -- locked, has its next turn a round later.
 
 -- next_turns(what, ids, n) -> whose turn it is: the next n of these ids (each once, when there are
--- fewer), after those of the call before. `what` is stream, consumer or storage. Writes a sequence,
--- and so may give the transaction an id: not for what comes before ticks.
+-- fewer), after those of the call before. `what` is stream, consumer or storage.
+-- Writes: a sequence, and so may give the transaction an id: not for what comes before ticks.
 create or replace function headgate.next_turns(p_what text, p_ids int[], n int) returns int[]
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(p_ids[1 + (t.turn % cardinality(p_ids))::int]), '{}')

@@ -1,7 +1,8 @@
 -- Archives and pipelines: what processes outside the database say of their progress.
 
 -- note_archive(stream, name, place, mark): everything up to the mark is in the lake at `place`.
--- Marks only go forward. Writes archive.
+-- Marks only go forward.
+-- Writes: archive.
 create or replace function headgate.note_archive(stream text, name text, place text, mark jsonb)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -22,7 +23,8 @@ begin
 end $$;
 
 -- drop_archive(stream, name): forgets an archive, so that retention waits for it no longer. What it
--- has stays in the lake. HG014 when there is none. Writes archive.
+-- has stays in the lake. HG014 when there is none.
+-- Writes: archive.
 create or replace function headgate.drop_archive(stream text, name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
@@ -43,7 +45,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- note_pipeline(name, kind, state, process, spec, progress, error): what a pipeline says of itself.
--- `process` tells runs apart: a new one starts the clock again. Writes pipeline.
+-- `process` tells runs apart: a new one starts the clock again.
+-- Writes: pipeline.
 create or replace function headgate.note_pipeline(
   name text, kind text, state text, process text, spec jsonb, progress jsonb default '{}',
   error text default null) returns void
@@ -76,7 +79,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- forget_pipeline(name) -> whether there was such a pipeline: removes what it said of itself.
--- Writes pipeline.
+-- Writes: pipeline.
 create or replace function headgate.forget_pipeline(name text) returns boolean
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   with gone as (delete from headgate.pipeline p where p.name = forget_pipeline.name returning 1)

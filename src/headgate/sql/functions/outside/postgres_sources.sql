@@ -19,8 +19,8 @@ end $$;
 -- add_postgres_source(name, stream, access): a source whose publication and slot are there already.
 -- `access` is what setup.prepare found: url, place (the URL without its password), tables,
 -- publication, publication_oid, slot, made (what was made for the source), system_identifier,
--- timeline, and lsn, from where on it is read. HG021 when there is one of this name. Writes
--- postgres_source, source_progress.
+-- timeline, and lsn, from where on it is read. HG021 when there is one of this name.
+-- Writes: postgres_source, source_progress.
 create or replace function headgate.add_postgres_source(name text, stream text, access jsonb)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -52,8 +52,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- restart_postgres_source(name, access): reads on from `access`, whose slot is a new one: what was
--- written in between is not in the stream, which is what a backfill with `deletions` is for. Writes
--- postgres_source, source_progress.
+-- written in between is not in the stream, which is what a backfill with `deletions` is for.
+-- Writes: postgres_source, source_progress.
 create or replace function headgate.restart_postgres_source(name text, access jsonb) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare r headgate.postgres_source := headgate.find_postgres_source(restart_postgres_source.name);
@@ -76,7 +76,8 @@ begin
 end $$;
 
 -- alter_postgres_source(name, …): changes what is given. `tables` are those of its publication now.
--- A limit of 0 is none. Writes postgres_source.
+-- A limit of 0 is none.
+-- Writes: postgres_source.
 create or replace function headgate.alter_postgres_source(
   name text, stream text default null, url text default null, place text default null,
   tables text[] default null, warn_bytes bigint default null, drop_bytes bigint default null,
@@ -122,7 +123,8 @@ end $$;
 
 -- route_source(name, table, stream, key): a table goes to a stream of its own (null: the source's),
 -- with a key of these columns (null: those of the row's identity). HG010 for a table that is not
--- the source's. Writes source_route.
+-- the source's.
+-- Writes: source_route.
 create or replace function headgate.route_source(name text, table_name text, stream text,
                                                  key text[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -170,7 +172,8 @@ begin
 end $$;
 
 -- set_source_paused(name, paused): whether a source is read. While it is not, its slot keeps the
--- WAL of the database that it reads. Writes postgres_source.
+-- WAL of the database that it reads.
+-- Writes: postgres_source.
 create or replace function headgate.set_source_paused(name text, paused boolean) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare r headgate.postgres_source := headgate.find_postgres_source(set_source_paused.name);
@@ -182,6 +185,7 @@ end $$;
 
 -- drop_postgres_source(name): forgets a source. Its publication and slot have to be dropped where
 -- they are.
+-- Writes: postgres_source and what refers to it.
 create or replace function headgate.drop_postgres_source(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare r headgate.postgres_source := headgate.find_postgres_source(drop_postgres_source.name);

@@ -4,7 +4,9 @@
 
 -- write_push(consumer, push): sets what is given of {"url", "secret", "concurrency", "timeout",
 -- "headers"}; the rest stays, or has its default when the consumer did not push before. HG010 for
--- what makes no sense; no message repeats a secret. Writes push.
+-- what makes no sense; no message repeats a secret.
+-- Locks: its row of push.
+-- Writes: push.
 create or replace function headgate.write_push(c headgate.consumer, p_push jsonb) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare p headgate.push;
@@ -123,7 +125,8 @@ $$;
 
 -- push_gone(stream, consumer, version, note) -> whether the consumer was paused: its endpoint says
 -- that it is gone. Not when the settings have changed meanwhile: then it was another endpoint that
--- said so. Writes consumer, push.
+-- said so.
+-- Writes: consumer, push.
 create or replace function headgate.push_gone(stream text, consumer text, version bigint, note text)
 returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -4,7 +4,8 @@
 -- backfill_source(name, tables, from_column, from_value, deletions): has all rows of tables (null:
 -- of all of the source's) read, beside their changes, from the beginning; or only those whose
 -- column is not below a value. With `deletions` also tells rows that the stream has and the table
--- no longer. HG010 for a table that is not the source's. Writes source_backfill.
+-- no longer. HG010 for a table that is not the source's.
+-- Writes: source_backfill.
 create or replace function headgate.backfill_source(
   name text, tables text[] default null, from_column text default null,
   from_value text default null,
@@ -56,8 +57,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
                  where t.source = p_name and t.stream is not null)
 $$;
 
--- cancel_backfill(name, tables): ends the backfills of tables (null: all) that are not done. Writes
--- source_backfill.
+-- cancel_backfill(name, tables): ends the backfills of tables (null: all) that are not done.
+-- Writes: source_backfill.
 create or replace function headgate.cancel_backfill(name text, tables text[] default null)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -88,8 +89,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- note_backfill(name, table, asked_at, state, last_key, again, rows, estimate, error): how far the
--- rows of a table are read. Nothing is noted of a backfill that was asked for anew. Writes
--- source_backfill.
+-- rows of a table are read. Nothing is noted of a backfill that was asked for anew.
+-- Writes: source_backfill.
 create or replace function headgate.note_backfill(
   name text, table_name text, asked_at timestamptz, state text, last_key text[], again text[],
   rows bigint,
@@ -106,7 +107,8 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- begin_backfill(name, table, asked_at): it is read from now on, and what it finds comes behind
--- what is in the stream. Writes source_backfill.
+-- what is in the stream.
+-- Writes: source_backfill.
 create or replace function headgate.begin_backfill(name text, table_name text, asked_at timestamptz)
 returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

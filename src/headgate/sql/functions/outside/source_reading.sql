@@ -11,8 +11,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
      and g.wal_status is distinct from 'gone' order by p.name
 $$;
 
--- note_source_slot(name, wal_end, retained_bytes, wal_status): what the slot keeps. Writes
--- source_progress.
+-- note_source_slot(name, wal_end, retained_bytes, wal_status): what the slot keeps.
+-- Writes: source_progress.
 create or replace function headgate.note_source_slot(
   name text, wal_end pg_lsn, retained_bytes bigint, wal_status text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
@@ -23,7 +23,8 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
    where g.source = note_source_slot.name
 $$;
 
--- lose_source(name, error, hint): it cannot be read on, whoever reads it. Writes source_progress.
+-- lose_source(name, error, hint): it cannot be read on, whoever reads it.
+-- Writes: source_progress.
 create or replace function headgate.lose_source(name text, error text, hint text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   update headgate.source_progress g
@@ -43,8 +44,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- take_source(name, reader, lease) -> what the reader needs, if it may read now; no row while
--- another does. `routes` has the streams and keys of tables that have their own. Locks and writes
--- source_progress.
+-- another does. `routes` has the streams and keys of tables that have their own.
+-- Locks: its row of source_progress.
+-- Writes: source_progress.
 create or replace function headgate.take_source(name text, reader text, lease interval)
 returns table (
   version bigint, stream text, url text, publication text, slot text, system_identifier text,
@@ -76,10 +78,9 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- keep_source(name, reader, lease, lsn, wal_end, caught_up, retained_bytes, wal_status, problems,
--- timeline)
--- -> whether the reader still is the one. Up to `lsn` there was nothing to send. Locks and writes
---   the
--- source's row of source_progress.
+-- timeline) -> whether the reader still is the one. Up to `lsn` there was nothing to send.
+-- Locks: the source's row of source_progress.
+-- Writes: source_progress.
 create or replace function headgate.keep_source(
   name text, reader text, lease interval, lsn pg_lsn default null, wal_end pg_lsn default null,
   caught_up boolean default false, retained_bytes bigint default null, wal_status text default null,
@@ -110,6 +111,7 @@ end $$;
 -- note_source_progress(name, reader, lsn, committed_at, messages): called last in the transaction
 -- that sends, so that its row is locked for a moment only. HG022 unless the reader still is the
 -- one.
+-- Writes: source_progress.
 create or replace function headgate.note_source_progress(
   name text, reader text, lsn pg_lsn, committed_at timestamptz, messages bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -142,8 +144,8 @@ begin
   perform headgate.note_source_progress(name, reader, lsn, committed_at, cardinality(datas));
 end $$;
 
--- note_source_state(name, reader, state, error, hint): why it cannot be read. Writes
--- source_progress.
+-- note_source_state(name, reader, state, error, hint): why it cannot be read.
+-- Writes: source_progress.
 create or replace function headgate.note_source_state(name text, reader text, state text,
                                                       error text, hint text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
@@ -155,7 +157,8 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
    where g.source = note_source_state.name and g.reader = note_source_state.reader
 $$;
 
--- leave_source(name, reader): lets another read it at once. Writes source_progress.
+-- leave_source(name, reader): lets another read it at once.
+-- Writes: source_progress.
 create or replace function headgate.leave_source(name text, reader text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
   update headgate.source_progress g set reader = null, reader_until = null

@@ -141,13 +141,16 @@ end $$;
 -- the sender signs with (several while it is being changed); settings are {"key", "id", "channel"}:
 -- where in the body or headers they are; "headers": which to keep; "signature": of the scheme hmac;
 -- "tolerance": seconds that a timestamp may be off; "body": json or any; "rate_limit": messages a
--- second. Writes source.
+-- second.
+-- Writes: source.
 create or replace function headgate.create_source(
   name text, stream text, kind text default 'webhook', scheme text default 'standard',
   secret text[] default '{}', settings jsonb default '{}',
   if_not_exists boolean default false) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare r headgate.source; made text;
+declare
+  r headgate.source;
+  made text;
 begin
   perform headgate.check_name('source', create_source.name);
   if kind is distinct from 'webhook' then
@@ -173,7 +176,9 @@ begin
 end $$;
 
 -- alter_source(name, stream, scheme, secret, settings): changes what is given. Of the settings
--- those that are given; null removes one. Writes source.
+-- those that are given; null removes one.
+-- Locks: its row.
+-- Writes: source.
 create or replace function headgate.alter_source(name text, stream text default null,
                                                  scheme text default null,
                                                  secret text[] default null,
@@ -197,6 +202,7 @@ begin
 end $$;
 
 -- drop_source(name): removes a source. What it brought stays.
+-- Writes: source.
 create or replace function headgate.drop_source(name text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare r headgate.source := headgate.find_source(name);

@@ -5,6 +5,7 @@
 -- preserve_unfinished(segment) -> how many messages of it were copied to preserved_<stream id>:
 -- those that any consumer has parked or in flight, seen in one snapshot, so that one that is just
 -- being handed out or given back is not missed.
+-- Writes: preserved_<stream id>.
 create or replace function headgate.preserve_unfinished(g headgate.segment) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare n bigint;
@@ -23,11 +24,16 @@ begin
 end $$;
 
 -- compact_segments(stream) -> how many closed segments were compacted away: at least 80 % done for
--- everybody, and the rest parked. At most 8 a call. To be called last in a transaction. Locks the
--- segments' rows (SKIP LOCKED) and tables; writes segment, preserved_<stream id>.
+-- everybody, and the rest parked. At most 8 a call. To be called last in a transaction.
+-- Locks: the segments' rows (SKIP LOCKED) and tables.
+-- Writes: segment, preserved_<stream id>.
 create or replace function headgate.compact_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare g headgate.segment; n bigint := 0; waiting bigint; needed boolean;
+declare
+  g headgate.segment;
+  n bigint := 0;
+  waiting bigint;
+  needed boolean;
 begin
   for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
     order by x.id for update skip locked loop
@@ -62,11 +68,16 @@ end $$;
 
 -- tidy_preserved(stream) -> how many kept messages were deleted, at most 10,000 a call: those that
 -- no consumer has parked or in flight any more. Those older than retain_up_to are first given up by
--- whoever has them parked, and so lost. Locks preserved_<stream id> SHARE ROW EXCLUSIVE (NOWAIT),
--- so that no redrive brings one back meanwhile; writes preserved_<stream id>, parked, wake, loss.
+-- whoever has them parked, and so lost.
+-- Locks: preserved_<stream id> SHARE ROW EXCLUSIVE (NOWAIT), so that no redrive brings one back
+-- meanwhile.
+-- Writes: preserved_<stream id>, parked, wake, loss.
 create or replace function headgate.tidy_preserved(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare n bigint; old headgate.segment; any_kept boolean;
+declare
+  n bigint;
+  old headgate.segment;
+  any_kept boolean;
 begin
   execute format('select exists (select from headgate.preserved_%s)', s.id) into any_kept;
   if not any_kept then return 0; end if;

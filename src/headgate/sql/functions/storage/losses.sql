@@ -111,7 +111,8 @@ $$;
 
 -- record_loss(consumer id, first seq, last seq, n, reason): records that n messages there were
 -- removed before the consumer was done with them. Raises a serialization failure where the snapshot
--- is fixed: there the message may just be out of sight. Writes loss.
+-- is fixed: there the message may just be out of sight.
+-- Writes: loss.
 create or replace function headgate.record_loss(
   p_consumer int, p_first bigint, p_last bigint, n bigint, p_reason text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -124,7 +125,8 @@ end $$;
 -- record_missing(consumer, seqs, keys, reason): those of the messages that are nowhere any more
 -- were removed with their segment before the consumer was done with them: lost. Not so a version
 -- that a newer one has superseded, and removed, since the caller looked for such. Raises as
--- `record_loss` does. Writes loss.
+-- `record_loss` does.
+-- Writes: loss.
 create or replace function headgate.record_missing(
   c headgate.consumer, p_seqs bigint[], p_keys text[], p_reason text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -143,11 +145,14 @@ end $$;
 
 -- without_removed(consumer, delivery, seqs) -> those whose messages still exist. The others failed
 -- after retention had removed them: they are lost (record_missing), and what waited behind them
--- goes on. Writes loss, wake.
+-- goes on.
+-- Writes: loss, wake.
 create or replace function headgate.without_removed(c headgate.consumer, d headgate.delivery,
                                                     p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare there int8multirange := headgate.log_ranges(c.stream); gone bigint[];
+declare
+  there int8multirange := headgate.log_ranges(c.stream);
+  gone bigint[];
 begin
   if not exists (select from unnest(p_seqs) s where not s <@ there) then return p_seqs; end if;
   execute format(

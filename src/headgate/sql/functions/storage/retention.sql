@@ -19,9 +19,10 @@ $$;
 -- closes a circle with a reader of both. `how` says what is made sure first: 'done', that no
 -- consumer needs it any more; 'compacted', that what is parked or in flight is kept elsewhere; any
 -- other word is the reason for which messages are removed, read or not, and what consumers lose is
--- counted. Locks the segment's table ACCESS EXCLUSIVE and preserved_<stream id> SHARE ROW
--- EXCLUSIVE: to be called last in a transaction, and not where the snapshot is fixed. Writes
--- segment, stream, preserved_<stream id>, newest, loss.
+-- counted.
+-- Locks: the segment's table ACCESS EXCLUSIVE and preserved_<stream id> SHARE ROW EXCLUSIVE: to be
+-- called last in a transaction, and not where the snapshot is fixed.
+-- Writes: segment, stream, preserved_<stream id>, newest, loss.
 create or replace function headgate.empty_segment(g headgate.segment, p_how text, p_first boolean)
 returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -80,11 +81,17 @@ begin
 end $$;
 
 -- give_up_parked(segment, reason) -> how many parked messages of a segment that is to be removed
--- were given up, and so lost; at most 10,000 a call, in lanes that nobody is claiming. Locks
--- cursors (SKIP LOCKED); writes parked, wake, loss.
+-- were given up, and so lost; at most 10,000 a call, in lanes that nobody is claiming.
+-- Locks: cursors (SKIP LOCKED).
+-- Writes: parked, wake, loss.
 create or replace function headgate.give_up_parked(g headgate.segment, p_reason text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare l record; n bigint; total bigint := 0; first bigint; last bigint;
+declare
+  l record;
+  n bigint;
+  total bigint := 0;
+  first bigint;
+  last bigint;
 begin
   for l in select distinct p.consumer, p.lane from headgate.parked p
     join headgate.consumer c on c.id = p.consumer
@@ -117,12 +124,17 @@ end $$;
 -- keeps messages until they are acked or archived, those that are done for all consumers. At most 8
 -- of these are asked about in a call, chosen by chance: one that is held for long must not hide
 -- others. Of a stream that keeps messages until they are archived, nothing goes that an archive
--- does not have. To be called last in a transaction. Locks the segments' rows (SKIP LOCKED) and
--- tables; writes segment, parked, loss.
+-- does not have. To be called last in a transaction.
+-- Locks: the segments' rows (SKIP LOCKED) and tables.
+-- Writes: segment, parked, loss.
 create or replace function headgate.remove_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  g headgate.segment; how text; removed bigint := 0; asked int := 0; began timestamptz;
+  g headgate.segment;
+  how text;
+  removed bigint := 0;
+  asked int := 0;
+  began timestamptz;
   has_consumers boolean := exists (select from headgate.consumer c where c.stream = s.id);
 begin
   for g in select * from headgate.segment x where x.stream = s.id and x.state = 'closed'
@@ -162,11 +174,15 @@ begin
 end $$;
 
 -- drop_emptied(stream id) -> how many tables of emptied segments were dropped, at most 16 a call,
--- when nobody uses the stream at this moment. To be called last in a transaction. Locks the parent
--- ACCESS EXCLUSIVE; writes segment; DDL.
+-- when nobody uses the stream at this moment. To be called last in a transaction.
+-- Locks: the parent ACCESS EXCLUSIVE.
+-- Writes: segment; DDL.
 create or replace function headgate.drop_emptied(p_stream int) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare k int; n bigint; was text := current_setting('lock_timeout');
+declare
+  k int;
+  n bigint;
+  was text := current_setting('lock_timeout');
 begin
   select count(*) into n from headgate.segment g where g.stream = p_stream and g.state = 'dropped';
   if n = 0 then return 0; end if;

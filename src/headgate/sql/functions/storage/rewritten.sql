@@ -18,7 +18,8 @@ end $$;
 
 -- sees_small_tables(): raises a serialization failure when one of the small hot tables was
 -- rewritten after this transaction's fixed snapshot was taken (rewrite_small): to that it looks
--- empty. Locks them ACCESS SHARE, so that they stay as they are from now on.
+-- empty.
+-- Locks: them ACCESS SHARE, so that they stay as they are from now on.
 create or replace function headgate.sees_small_tables() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin

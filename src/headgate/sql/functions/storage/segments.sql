@@ -54,7 +54,7 @@ $$;
 -- lock_segments(stream id) -> whether this transaction is now the one that may make segments, until
 -- it ends. Never waits: who waits for this lock in a transaction that holds another stream's closes
 -- a circle. Nor for the stream's row, which new segments refer to: set_lanes may be open.
--- Locks the row FOR KEY SHARE (SKIP LOCKED), the parent SHARE UPDATE EXCLUSIVE (NOWAIT).
+-- Locks: the row FOR KEY SHARE (SKIP LOCKED), the parent SHARE UPDATE EXCLUSIVE (NOWAIT).
 create or replace function headgate.lock_segments(p_stream int) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -69,7 +69,9 @@ end $$;
 
 -- add_segments(stream id, seq): makes segments until there is one for this seq. A new table is made
 -- apart and attached, which conflicts with no insert or read. Far ahead they are larger, so that
--- one call makes some dozens at most. The caller holds the segment lock. Writes segment; DDL.
+-- one call makes some dozens at most.
+-- Needs: the caller holds the segment lock.
+-- Writes: segment; DDL.
 create or replace function headgate.add_segments(p_stream int, p_seq bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -103,7 +105,8 @@ end $$;
 
 -- segments_known(stream id) -> segments_end, as far as this session surely knows of it: one that
 -- has locked the parent before takes no notice of what others attach to it, until it locks
--- something that is new to it. Locks the last segment's table ROW EXCLUSIVE.
+-- something that is new to it.
+-- Locks: the last segment's table ROW EXCLUSIVE.
 create or replace function headgate.segments_known(p_stream int) returns bigint
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare last record;
@@ -117,8 +120,9 @@ begin
 end $$;
 
 -- ensure_segments(stream id, n): room for n more messages and some ahead, unless another
--- transaction is making some. Never waits. Locks the parent SHARE UPDATE EXCLUSIVE (NOWAIT); writes
--- segment; DDL.
+-- transaction is making some. Never waits.
+-- Locks: the parent SHARE UPDATE EXCLUSIVE (NOWAIT).
+-- Writes: segment; DDL.
 create or replace function headgate.ensure_segments(p_stream int, p_room bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -132,8 +136,9 @@ end $$;
 -- reach_segments(stream id, seq): a segment for this seq, which the caller has drawn. When there is
 -- none yet it makes one, and some ahead; while another transaction holds the segment lock, it looks
 -- again and again whether that one has made the room: for a second while nothing changes and that
--- one does nothing, or waits for room itself; for ten while it works. 55P03. Locks the parent SHARE
--- UPDATE EXCLUSIVE (NOWAIT); writes segment; DDL.
+-- one does nothing, or waits for room itself; for ten while it works. 55P03.
+-- Locks: the parent SHARE UPDATE EXCLUSIVE (NOWAIT).
+-- Writes: segment; DDL.
 create or replace function headgate.reach_segments(p_stream int, p_seq bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -183,6 +188,7 @@ end $$;
 -- prepared transaction), and whether it is at work: neither idle in its transaction nor waiting, as
 -- for another stream's room. Without one, whether the stream's row is to be had: locks it FOR KEY
 -- SHARE (SKIP LOCKED).
+-- Locks: the stream's row FOR KEY SHARE (SKIP LOCKED), when nobody holds the segment lock.
 create or replace function headgate.segment_maker(p_stream int, out pid int, out is_working boolean)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
@@ -241,10 +247,15 @@ $$;
 
 -- close_segments(stream) -> how many were closed: those that nobody can still write into, because
 -- what is not committed, and what is still to be sent, lies above. At most 4 a call: their messages
--- are counted. Locks the segments' rows (SKIP LOCKED); writes segment.
+-- are counted.
+-- Locks: the segments' rows (SKIP LOCKED).
+-- Writes: segment.
 create or replace function headgate.close_segments(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare g headgate.segment; t headgate.tick := headgate.newest_tick(s.id); closed bigint := 0;
+declare
+  g headgate.segment;
+  t headgate.tick := headgate.newest_tick(s.id);
+  closed bigint := 0;
 begin
   for g in select * from headgate.segment x
             where x.stream = s.id and x.state = 'open' and x.end_seq - 1 <= t.lo
@@ -278,13 +289,17 @@ $$;
 -- end_segment(stream) -> how many seqs were left out: the rest of the segment that is being
 -- written, when it is large or old enough (the more of them there are, the larger and older:
 -- segment_growth). They are drawn like those of messages, and not set, because a sequence that is
--- set could go back behind a send that draws at the same moment. At most a million a call. Locks
--- the segment's row (SKIP LOCKED) and, to make room, the parent SHARE UPDATE EXCLUSIVE (NOWAIT);
--- writes segment; DDL.
+-- set could go back behind a send that draws at the same moment. At most a million a call.
+-- Locks: the segment's row (SKIP LOCKED) and, to make room, the parent SHARE UPDATE EXCLUSIVE
+-- (NOWAIT).
+-- Writes: segment; DDL.
 create or replace function headgate.end_segment(s headgate.stream) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  g headgate.segment; first_at timestamptz; rest bigint; is_large boolean;
+  g headgate.segment;
+  first_at timestamptz;
+  rest bigint;
+  is_large boolean;
   growth bigint := headgate.segment_growth(headgate.segment_tables(s.id));
 begin
   select * into g from headgate.segment x

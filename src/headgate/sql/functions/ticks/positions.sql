@@ -36,7 +36,8 @@ $$;
 
 -- mark(stream, position) -> the mark at a position: 'beginning' (what is retained), 'latest' (or
 -- 'end'), a seq ('seq:7' or '7': the first message to be read), a tick ('tick:7', or the one before
--- it that was kept), a time, or a mark as it is. Writes tick.
+-- it that was kept), a time, or a mark as it is.
+-- Writes: tick.
 create or replace function headgate.mark(stream text, "position" text default 'latest')
 returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -81,8 +82,8 @@ end $$;
 
 -- next_mark(stream, start, max_messages, until) -> the mark to read up to from `start`: the newest
 -- tick, made now if anything can have changed, or the mark `until` when it is given; with
--- max_messages one before it, if there are more. The same mark: there is nothing to read. Writes
--- tick.
+-- max_messages one before it, if there are more. The same mark: there is nothing to read.
+-- Writes: tick.
 create or replace function headgate.next_mark(stream text, start jsonb,
                                               max_messages bigint default null,
                                               until jsonb default null) returns jsonb
@@ -185,11 +186,15 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- end_mark(stream, start, position) -> the mark to read up to from `start`, for a position as in
--- headgate.mark(): a seq or a time is the first that is not read any more. Writes tick.
+-- headgate.mark(): a seq or a time is the first that is not read any more.
+-- Writes: tick.
 create or replace function headgate.end_mark(stream text, start jsonb,
                                              "position" text default 'latest') returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare s headgate.stream := headgate.find_stream(stream); p text := end_mark.position; upto jsonb;
+declare
+  s headgate.stream := headgate.find_stream(stream);
+  p text := end_mark.position;
+  upto jsonb;
 begin
   if p in ('latest', 'end') or p ~ '^tick:' or p ~ '^\s*\{' then
     return headgate.next_mark(stream, start, null, headgate.mark(stream, p));

@@ -48,7 +48,9 @@ $$;
 -- ended, and hide what this transaction sends after the tick.
 create or replace function headgate.snapshot_of_others() returns pg_snapshot
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare snap pg_snapshot := pg_current_snapshot(); own xid8 := pg_current_xact_id_if_assigned();
+declare
+  snap pg_snapshot := pg_current_snapshot();
+  own xid8 := pg_current_xact_id_if_assigned();
 begin
   if own < pg_snapshot_xmax(snap) then
     snap := (

@@ -20,11 +20,17 @@ $$;
 -- second is kept, of those older than an hour one a minute; private ones go. Looks at `most` ticks
 -- of each sort, from where the last call stopped, so that a call takes milliseconds however many
 -- have piled up. Makes no use of statistics, which are never right here. Does nothing in a
--- transaction with a fixed snapshot, which does not see what others have thinned since. Locks the
--- stream's row (callers hold it already); writes tick, stream.
+-- transaction with a fixed snapshot, which does not see what others have thinned since.
+-- Locks: the stream's row (callers hold it already).
+-- Writes: tick, stream.
 create or replace function headgate.thin_ticks(p_stream int, p_most int default 2000) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-declare s headgate.stream; n int; gone int; seconds bigint; minutes bigint;
+declare
+  s headgate.stream;
+  n int;
+  gone int;
+  seconds bigint;
+  minutes bigint;
 begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     return 0;
@@ -53,7 +59,9 @@ end $$;
 -- on were removed, and where to go on: of those older than `age` (or dated in the future, after the
 -- clock was set back) the first of each unit of time is kept. Bridges stay, and what a new log or a
 -- bridge begins with. The late ranges of a tick that goes move to the next one kept, where
--- late_between() looks for them. The caller holds the stream's row. Writes tick.
+-- late_between() looks for them.
+-- Needs: the caller holds the stream's row.
+-- Writes: tick.
 create or replace function headgate.thin_public(
   p_stream int, p_from bigint, p_unit text, p_age interval, p_most int,
   out gone int, out go_on bigint)
@@ -120,7 +128,10 @@ end $$;
 create or replace function headgate.late_between(p_stream int, p_after bigint, p_up_to bigint)
 returns int8multirange
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare closing bigint; found_late int8multirange; newest headgate.tick;
+declare
+  closing bigint;
+  found_late int8multirange;
+  newest headgate.tick;
 begin
   select t.id into closing from headgate.tick t
    where t.stream = p_stream and t.base = t.id and t.id >= p_up_to order by t.id limit 1;

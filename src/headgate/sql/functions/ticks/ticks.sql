@@ -56,8 +56,9 @@ end $$;
 -- nothing: at one a millisecond those so far reach to `paced_to`, which may lie eight milliseconds
 -- ahead. (A second ahead, the clock was put back.) What the helpers ask (newest_tick, settled,
 -- is_same_cluster, last_seq) is asked in place here: a call of each costs more than the question,
--- and this is on the way of every message of a quiet stream. Locks the stream's row (SKIP LOCKED);
--- writes tick.
+-- and this is on the way of every message of a quiet stream.
+-- Locks: the stream's row (SKIP LOCKED).
+-- Writes: tick.
 create or replace function headgate.make_tick(p_stream int, p_open boolean,
                                               p_hi0 bigint default null)
 returns headgate.tick
@@ -120,9 +121,10 @@ begin
 end $$;
 
 -- write_tick(stream id, open, is fresh, hi0, rows) -> the tick that make_tick makes, or the newest
--- that there is: another one may just have been made, or there were too many lately. The caller
--- holds the stream's row, unless the tick is a private one (open). `rows`: of a segment. Writes
--- tick, segment.
+-- that there is: another one may just have been made, or there were too many lately. `rows`: of a
+-- segment.
+-- Needs: the caller holds the stream's row, unless the tick is a private one (open).
+-- Writes: tick, segment.
 create or replace function headgate.write_tick(
   p_stream int, p_open boolean, is_fresh boolean, p_hi0 bigint, p_rows bigint)
 returns headgate.tick
@@ -239,8 +241,9 @@ end $$;
 -- make_ticks(n) -> the streams, of up to n chosen by chance, that got a tick now because something
 -- can have changed in them; 100 of them at most. By chance: whichever was chosen by its age could
 -- be one that gets none, and would hide the others for good; and to draw a turn from a sequence may
--- give this transaction an id, which it must not have yet. Locks the streams' rows (SKIP LOCKED);
--- writes tick.
+-- give this transaction an id, which it must not have yet.
+-- Locks: the streams' rows (SKIP LOCKED).
+-- Writes: tick.
 create or replace function headgate.make_ticks(n int) returns table (stream text, tick bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -267,7 +270,9 @@ end $$;
 -- fresh_tick(stream id) -> a public tick in which everything is visible that had committed before
 -- the call. A transaction that has written something cannot make one, nor can one with a fixed
 -- snapshot, nor anybody while a user's transaction holds the stream's row: they get the newest
--- there is, the last of them after 2 seconds. Locks the stream's row; writes tick.
+-- there is, the last of them after 2 seconds.
+-- Locks: the stream's row.
+-- Writes: tick.
 create or replace function headgate.fresh_tick(p_stream int) returns headgate.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -309,7 +314,9 @@ end $$;
 create or replace function headgate.raise_late_from(p_stream int, p_xids xid8[], p_froms bigint[],
                                                     p_hi0 bigint) returns bigint[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare writers bigint[]; running xid8[];
+declare
+  writers bigint[];
+  running xid8[];
 begin
   -- A lock whose owner has no id here may be anybody's: its transaction is ending or being
   -- prepared, and the locks are not all read at one instant. It leaves a null, beside which nobody

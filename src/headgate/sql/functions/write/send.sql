@@ -1,6 +1,11 @@
 -- Publishing. A send inserts rows and touches nothing else, so publishers never wait for each other
 -- and a send inside the user's own transaction is safe. The transaction's id is taken before a seq
 -- is drawn: ticks rely on it.
+--
+-- Room that a transaction makes helps others only when it commits, and until then nobody else can
+-- make any. Ticks and maintenance keep it ahead of need. When they evidently do not, a send does,
+-- unless it looks like part of a longer transaction: such a one makes room only for what it has
+-- drawn itself (append_beyond).
 
 -- named_lane_sql(expression) -> SQL for the lane of a key or channel, in streams whose lanes are
 -- named. It is a hash, so that a send neither looks a lane up nor makes one; with 58 bits, two of a
@@ -37,10 +42,8 @@ end $$;
 -- send_batch(stream, datas, keys, headers, channels, delays, ids) -> seqs, in the order of the
 -- messages. A message whose id was sent before, within the stream's dedup window, is not appended
 -- again: its first seq is returned. Data and headers of a message count toward max_message_bytes:
--- HG009. HG010 for a stream of dead letters. Room that a transaction makes helps others only when
--- it commits, and until then nobody else can make any. Ticks and maintenance keep it ahead of need.
--- When they evidently do not, a send does, unless it looks like part of a longer transaction: such
--- a one makes room only for what it has drawn itself (append_beyond).
+-- HG009. HG010 for a stream of dead letters.
+-- Writes: the log, message_id, segment.
 create or replace function headgate.send_batch(
   stream text, datas text[], keys text[] default null, headers jsonb[] default null,
   channels text[] default null, delays interval[] default null, ids text[] default null)
@@ -151,8 +154,8 @@ begin
 end $$;
 
 -- send_once(…, end): the part of send_batch for messages with ids; `end`, where the segments end
--- that the caller knows of. Writes message_id, in id order; waits only for another open transaction
--- that sends the same id.
+-- that the caller knows of.
+-- Writes: message_id, in id order; waits only for another open transaction that sends the same id.
 create or replace function headgate.send_once(
   s headgate.stream, x xid8, datas text[], keys text[], headers jsonb[], channels text[],
   delays interval[], ids text[], p_end bigint) returns bigint[]
@@ -204,7 +207,8 @@ end $$;
 -- has claimed its id, which stands for that seq from now on; the others get the seq that theirs
 -- stands for. Each id is looked up in the order of the primary key, so that no planner takes the
 -- other index and reads all ids of the stream: the statistics of a table that is filled and emptied
--- all the time are never right. Writes message_id.
+-- all the time are never right.
+-- Writes: message_id.
 create or replace function headgate.record_ids(s headgate.stream, p_ids text[], p_seqs bigint[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off

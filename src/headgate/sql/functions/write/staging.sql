@@ -6,7 +6,8 @@
 -- stage(stream, writer, batch, channels) -> the name, in schema headgate, of a new table for a
 -- task's messages: key, data, headers (JSON), channel, deliver_at; n counts its rows, because a
 -- table does not keep the order in which they are written. `writer` names who repeats batches, for
--- instance a query. Writes staging; DDL.
+-- instance a query.
+-- Writes: staging; DDL.
 create or replace function headgate.stage(stream text, writer text, batch bigint,
                                           channels boolean default false) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -36,7 +37,8 @@ begin
   return name;
 end $$;
 
--- drop_staging(name): removes a staging table. Writes staging; DDL.
+-- drop_staging(name): removes a staging table.
+-- Writes: staging; DDL.
 create or replace function headgate.drop_staging(p_name text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -45,7 +47,8 @@ begin
 end $$;
 
 -- try_drop_staging(name) -> whether a staging table was removed: not while somebody uses it. Never
--- waits. Writes staging; DDL.
+-- waits.
+-- Writes: staging; DDL.
 create or replace function headgate.try_drop_staging(p_name text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -61,7 +64,8 @@ end $$;
 
 -- make_room(stream, n): room for n messages that are to be sent in one transaction; to be called in
 -- one of its own before, because others wait for room that is made in a long one. 55P03 when
--- another transaction is making some for more than a second. Writes segment; DDL.
+-- another transaction is making some for more than a second.
+-- Writes: segment; DDL.
 create or replace function headgate.make_room(stream text, n bigint) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare s headgate.stream := headgate.find_stream(stream);
@@ -77,7 +81,8 @@ end $$;
 -- send_staged(stream, writer, batch, names, counts) -> how many messages were sent: those of the
 -- named staging tables, one table after the other, or none when this batch of the writer, or a
 -- later one, was sent before. `counts` says how many each has to hold. Waits for another call for
--- the same writer. Writes written, staging; DDL.
+-- the same writer.
+-- Writes: written, staging; DDL.
 create or replace function headgate.send_staged(stream text, writer text, batch bigint,
                                                 names text[], counts bigint[]) returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -156,7 +161,8 @@ end $$;
 -- move_staged(stream, xid, name, n): moves what was staged, n messages, into the log. Others may
 -- draw seqs meanwhile, so that it turns out at the end only whether there was room for all: if not,
 -- that is made, and they are moved again, with other seqs. Waits up to a second for room that
--- another transaction makes (55P03). Writes segment; DDL.
+-- another transaction makes (55P03).
+-- Writes: segment; DDL.
 create or replace function headgate.move_staged(s headgate.stream, x xid8, p_name text, n bigint)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -182,7 +188,12 @@ end $$;
 -- through send_batch.
 create or replace function headgate.send_upserts(s headgate.stream, p_name text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set synchronize_seqscans = off as $$
-declare d text[]; k text[]; h jsonb[]; c text[]; w interval[];
+declare
+  d text[];
+  k text[];
+  h jsonb[];
+  c text[];
+  w interval[];
 begin
   for d, k, h, c, w in execute format(
       'select array_agg(t.data order by t.n), array_agg(t.key order by t.n), array_agg(t.headers::jsonb order by t.n), '
@@ -210,7 +221,8 @@ $$;
 
 -- load_once(writer, target, batch) -> whether a batch is still to be put into a table of the
 -- user's: true once, for batches that count up. Call it in the transaction that does so; another
--- one for the same writer waits for it. Writes loaded.
+-- one for the same writer waits for it.
+-- Writes: loaded.
 create or replace function headgate.load_once(writer text, target text, batch bigint)
 returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -224,9 +236,13 @@ end $$;
 
 -- collect_staging() -> how many staging tables were removed that nobody came back for within a day.
 -- Never waits. DDL.
+-- Locks: the rows of staging (SKIP LOCKED) and the tables.
+-- Writes: staging; DDL.
 create or replace function headgate.collect_staging() returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare g headgate.staging; n bigint := 0;
+declare
+  g headgate.staging;
+  n bigint := 0;
 begin
   for g in select * from headgate.staging x
     where x.created_at < clock_timestamp() - interval '1 day' limit 16 for update skip locked loop

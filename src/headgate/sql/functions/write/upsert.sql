@@ -36,8 +36,8 @@ $$;
 
 -- sees_removals(stream id, seqs) -> true. Raises a serialization failure when a segment (of these
 -- seqs; null: any) was emptied after this transaction's fixed snapshot was taken: then neither its
--- messages nor what note_newest wrote of them can be seen. The caller has locked the log by reading
--- it, so that none is emptied from now on.
+-- messages nor what note_newest wrote of them can be seen.
+-- Needs: the caller has locked the log by reading it, so that none is emptied from now on.
 create or replace function headgate.sees_removals(p_stream int, p_seqs int8multirange default null)
 returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -58,7 +58,8 @@ end $$;
 -- appended nor compared with. Of the others, in the order of the batch, those are appended that
 -- differ from the version of their key before them. One that does not is answered by the seq of
 -- that version, and its id stands for that version from then on. Waits only for another open
--- transaction that sends the same id. Writes message_id, the log.
+-- transaction that sends the same id.
+-- Writes: message_id, the log.
 create or replace function headgate.send_versions(
   s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[],
   delays interval[], ids text[]) returns bigint[]
@@ -86,8 +87,8 @@ end $$;
 
 -- claim_ids(stream, ids) -> of each message, whether it is to be sent: it has no id, or is the
 -- first one of an id that was not sent within the dedup window. The seqs of these ids are 0 until
--- the caller sets them. Writes message_id, in id order; waits only for another open transaction
--- that sends the same id.
+-- the caller sets them.
+-- Writes: message_id, in id order; waits only for another open transaction that sends the same id.
 create or replace function headgate.claim_ids(s headgate.stream, p_ids text[]) returns boolean[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare claimed text[];
@@ -146,7 +147,8 @@ begin
 end $$;
 
 -- append_versions(stream, datas, keys, headers, channels, delays) -> seqs. Appends messages to the
--- log and removes the versions before them. Writes the log.
+-- log and removes the versions before them.
+-- Writes: the log.
 create or replace function headgate.append_versions(
   s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[])
 returns bigint[] language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -167,7 +169,7 @@ end $$;
 
 -- append_chosen(stream, datas, keys, headers, channels, delays, is_new, same) -> of each message
 -- its seq, null when it was not appended, because it is not new or the same as the version before.
--- Writes the log.
+-- Writes: the log.
 create or replace function headgate.append_chosen(
   s headgate.stream, datas text[], keys text[], headers jsonb[], channels text[], delays interval[],
   is_new boolean[], same bigint[]) returns bigint[]
@@ -190,8 +192,10 @@ begin
 end $$;
 
 -- remove_older(stream, keys, seqs): removes the versions below these from the log, as far as nobody
--- else holds them. Locks them (SKIP LOCKED). A transaction with a fixed snapshot leaves them: it
--- would fail on what has changed since.
+-- else holds them. A transaction with a fixed snapshot leaves them: it would fail on what has
+-- changed since.
+-- Locks: them (SKIP LOCKED).
+-- Writes: the log.
 create or replace function headgate.remove_older(s headgate.stream, p_keys text[], p_seqs bigint[])
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -208,12 +212,17 @@ begin
 end $$;
 
 -- remove_superseded(stream, n) -> how many versions were removed that sends had to leave. Looks at
--- the next n versions in the order of keys; the caller holds the stream's row. Writes stream.
+-- the next n versions in the order of keys; the caller holds the stream's row.
+-- Writes: stream.
 create or replace function headgate.remove_superseded(s headgate.stream, n int default 1000)
 returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
   set enable_bitmapscan = off as $$
-declare old bigint[]; looked int; last text; gone int := 0;
+declare
+  old bigint[];
+  looked int;
+  last text;
+  gone int := 0;
 begin
   if not s.one_message_per_key or headgate.has_fixed_snapshot() then return 0; end if;
   execute format($q$
@@ -242,8 +251,10 @@ begin
 end $$;
 
 -- forget_superseded(consumer, lane, now): of keys with a parked message that is due, drops the
--- parked versions that are not the newest, as far as no other transaction holds them. The caller
--- holds the lane's cursor. Locks parked (SKIP LOCKED); writes parked.
+-- parked versions that are not the newest, as far as no other transaction holds them.
+-- Needs: the caller holds the lane's cursor.
+-- Locks: parked (SKIP LOCKED).
+-- Writes: parked.
 create or replace function headgate.forget_superseded(c headgate.consumer, p_lane bigint,
                                                       p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -275,7 +286,8 @@ end $$;
 
 -- still_newest(consumer, delivery, seqs) -> those of the messages of a delivery that failed that
 -- are worth another attempt: of an upsert stream, those that no newer version has superseded. What
--- waits for the others may go on. Writes wake.
+-- waits for the others may go on.
+-- Writes: wake.
 create or replace function headgate.still_newest(c headgate.consumer, d headgate.delivery,
                                                  p_seqs bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -323,8 +335,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- note_newest(segment): before a closed segment of an upsert stream is emptied, notes the newest
--- version in it of each key of which an older version is left anywhere. Writes newest, in key
--- order.
+-- version in it of each key of which an older version is left anywhere.
+-- Writes: newest, in key order.
 create or replace function headgate.note_newest(g headgate.segment) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -343,7 +355,9 @@ end $$;
 
 -- forget_newest(stream, n) -> how many rows of headgate.newest were removed, because no older
 -- version of their key is left anywhere. Looks at up to n rows that were not looked at for 10
--- minutes. Locks them (SKIP LOCKED); writes newest.
+-- minutes.
+-- Locks: them (SKIP LOCKED).
+-- Writes: newest.
 create or replace function headgate.forget_newest(s headgate.stream, n int default 1000)
 returns bigint language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
