@@ -23,8 +23,9 @@ MINUTES ?= 60
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
 
+# (it may push to this machine, as the demo's receiver needs)
 run: $(RUNNABLE) ## Start Headgate on its embedded PostgreSQL
-	$(BIN)/headgate up
+	HEADGATE_PUSH_ALLOW="$${HEADGATE_PUSH_ALLOW-127.0.0.1}" $(BIN)/headgate up
 
 test: $(INSTALLED) ## Run the tests (PG=15 picks the PostgreSQL version, ARGS="-k name" the tests)
 	@$(BIN)/python tools/install_chromium.py
@@ -63,8 +64,8 @@ clean: ## Remove .venv, builds and caches (data in .headgate stays)
 
 # The stamps are written last, so that an interrupted installation is done again.
 $(RUNNABLE): pyproject.toml
-	$(call make_venv,what running needs: about 100 MB)
-	$(PIP) --no-compile -e '.[server]'
+	$(call make_venv,what running needs: about 110 MB)
+	$(PIP) --no-compile -e '.[server,observe]'
 	@touch $@
 
 $(INSTALLED): pyproject.toml

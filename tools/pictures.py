@@ -23,19 +23,20 @@ from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 import headgate
 from headgate.observe.app import Observe
+from headgate.observe.opened import ConsumerScreen
 
 HERE = Path(__file__).parent.parent / "docs" / "pictures"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SIZE: ViewportSize = {"width": 1180, "height": 740}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-LARGEST = 200_000  # bytes of a picture
-CELLS = (112, 34)  # of the terminal
+LARGEST = 300_000  # bytes of a picture
+CELLS = (128, 36)  # of the terminal
 
 
 @contextmanager
 def demo() -> Iterator[tuple[str, str]]:
     """A shop that moves: its URL and token."""
-    command = [sys.executable, "-m", "headgate", "demo", "--port", "0", "--rate", "3"]
+    command = [sys.executable, "-m", "headgate", "demo", "--own", "--port", "0", "--rate", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -95,21 +96,29 @@ def take_console(browser: Browser, url: str, token: str) -> None:
         context.close()
 
 
-async def draw_observe(url: str, token: str) -> str:
-    """The terminal view as SVG, after it has looked for a while."""
+async def draw_observe(url: str, token: str) -> dict[str, str]:
+    """The terminal view as SVG, after it has looked for a while: dark and light, and one consumer."""
     app = await asyncio.to_thread(lambda: Observe(headgate.connect(url, token=token)))
     async with app.run_test(size=CELLS) as pilot:
         for _ in range(40):
             await pilot.pause(0.5)
-        return app.export_screenshot(title="headgate observe")
+        drawn = {"observe-dark": app.export_screenshot(title="headgate observe")}
+        await pilot.press("l")
+        await pilot.pause(1)
+        drawn["observe"] = app.export_screenshot(title="headgate observe")
+        await pilot.press("l")
+        app.push_screen(ConsumerScreen("payments", "ledger"))
+        await pilot.pause(5)
+        drawn["observe-consumer"] = app.export_screenshot(title="headgate observe")
+        return drawn
 
 
-def take_observe(browser: Browser, svg: str) -> None:
+def take_observe(browser: Browser, name: str, svg: str) -> None:
     """A picture of it, drawn with a font of this machine: none is loaded from elsewhere."""
     own = re.sub(r"@font-face\s*{.*?}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
     page = browser.new_page(viewport={"width": 1500, "height": 1000})
     page.set_content(f"<body style='margin:0'>{own}</body>")
-    save("observe", page.locator("svg").first.screenshot(omit_background=True))
+    save(name, page.locator("svg").first.screenshot(omit_background=True))
 
 
 def main() -> int:
@@ -133,11 +142,12 @@ def main() -> int:
 
 def take(program: str, url: str, token: str) -> None:
     """All of them."""
-    svg = asyncio.run(draw_observe(url, token))
+    drawn = asyncio.run(draw_observe(url, token))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         take_console(browser, url, token)
-        take_observe(browser, svg)
+        for name, svg in drawn.items():
+            take_observe(browser, name, svg)
         browser.close()
 
 

@@ -24,12 +24,12 @@ def short_path() -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_everything_moves_and_one_signal_ends_it(number: int, short_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(short_path)}
     environment.pop("HEADGATE_DATABASE_URL", None)
     demo = subprocess.Popen(
-        [sys.executable, "-m", "headgate", "demo", "--port", "0", "--rate", "3"],
+        [sys.executable, "-m", "headgate", "demo", "--own", "--port", "0", "--rate", "3"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
     )  # fmt: skip
     try:
@@ -66,3 +66,88 @@ def test_everything_moves_and_one_signal_ends_it(number: int, short_path: Path) 
             process.kill()
         demo.kill()
         demo.wait()
+
+
+def test_nothing_is_left_of_one_that_was_killed(short_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_path)}
+    environment.pop("HEADGATE_DATABASE_URL", None)
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "demo", "--own", "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert demo.stdout
+        assert "login?token=" in demo.stdout.readline()
+        children = psutil.Process(demo.pid).children(recursive=True)
+        assert children
+    finally:
+        demo.kill()
+        demo.wait()
+    gone, left = psutil.wait_procs(children, timeout=90)
+    assert (left, len(gone)) == ([], len(children))
+    wait_until(lambda: not list(short_path.glob("headgate-demo-*")))
+
+
+def test_its_server_ends_and_so_does_it(short_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_path)}
+    environment.pop("HEADGATE_DATABASE_URL", None)
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "demo", "--own", "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert demo.stdout
+        assert "login?token=" in demo.stdout.readline()
+        server = next(c for c in psutil.Process(demo.pid).children() if "headgate.demo.serving" in c.cmdline())
+        server.kill()
+        _, said = demo.communicate(timeout=60)
+        assert demo.returncode == 1
+        assert "the demo's server has ended" in said
+        assert list(short_path.glob("headgate-demo-*")) == []
+    finally:
+        demo.kill()
+        demo.wait()
+
+
+def test_the_shop_opens_beside_a_server_that_runs(short_path: Path) -> None:
+    environment = {**os.environ, "HEADGATE_EMBEDDED_DIR": str(short_path / "home")}
+    environment.pop("HEADGATE_DATABASE_URL", None)
+    program = [sys.executable, "-m", "headgate"]
+    up = subprocess.Popen(
+        [*program, "up", "--port", "0", "--processes", "1", "--push-allow", "127.0.0.1"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+    )  # fmt: skip
+    try:
+        assert up.stdout
+        up.stdout.readline()
+        url = up.stdout.readline().strip()
+        demo = subprocess.Popen(
+            [*program, "demo", "--rate", "3"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert demo.stdout
+        place, _, token = demo.stdout.readline().strip().partition("/#/login?token=")
+        assert place == url
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
+
+            def of(consumer: str) -> dict[str, object]:
+                found: dict[str, object] = http.get(f"/api/streams/orders/consumers/{consumer}").json()["data"]
+                return found
+
+            wait_until(lambda: of("shipping")["delivered"] and of("billing")["delivered"])
+            demo.send_signal(signal.SIGINT)
+            _, said = demo.communicate(timeout=60)
+            assert demo.returncode == 0
+            assert "Traceback" not in said
+            assert "demo --remove" in said
+            assert of("shipping")["paused"]
+            assert http.get("/api/sources").json()["data"] == []
+            done = subprocess.run([*program, "demo", "--remove"], capture_output=True, text=True, env=environment)
+            assert done.stdout == "removed orders, payments, emails, clicks, stock\n", done.stderr
+            assert http.get("/api/streams").json()["data"] == []
+    finally:
+        up.terminate()
+        up.wait(60)

@@ -27,7 +27,7 @@ def steps(clone: Path, target: str) -> str:
 
 def test_running_installs_what_running_needs(clone: Path) -> None:
     told = steps(clone, "run")
-    assert "-e '.[server]'" in told
+    assert "-e '.[server,observe]'" in told
     assert "dev" not in told
     assert "--quiet" not in told
     assert "echo" in told
@@ -44,5 +44,5 @@ def test_what_is_installed_is_not_installed_again(clone: Path) -> None:
     assert "pip" not in steps(clone, "run") + steps(clone, "test")
     later = (clone / "Makefile").stat().st_mtime + 3600
     os.utime(clone / "pyproject.toml", (later, later))
-    assert "-e '.[server]'" in steps(clone, "run")
+    assert "-e '.[server,observe]'" in steps(clone, "run")
     assert "-e '.[dev,bench]'" in steps(clone, "test")

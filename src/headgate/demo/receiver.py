@@ -29,7 +29,9 @@ class Receiver:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+        # (cancelled it is as the demo ends, while a server keeps the connection open)
+        gone = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError, ValueError)
+        with contextlib.suppress(*gone):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -17,12 +15,10 @@ from pathlib import Path
 from ..aio import AsyncHeadgate
 from ..errors import Error
 from .receiver import Receiver
-from .shop import open_shop
+from .serving import serving
+from .shop import close_shop, open_shop, remove_shop
 from .staff import Staff
 from .traffic import Customers
-
-STARTING = 60.0  # seconds that the server may take
-STOPPING = 30.0
 
 
 @dataclass(frozen=True)
@@ -42,18 +38,34 @@ class Started:
 def run(
     database: str | None = None,
     *,
+    beside: Started | None = None,
+    directory: Path | None = None,
     port: int = 0,
     rate: float = 1.0,
     seconds: float | None = None,
     ready: Callable[[Started], None] | None = None,
 ) -> None:
-    """Runs until SIGINT or SIGTERM, or for so many seconds. Without a database it has its own, gone at the end."""
-    asyncio.run(_run(database, port, rate, seconds, ready))
+    """Runs until SIGINT or SIGTERM, or for so many seconds. Without a database it has its own, gone at the end.
+
+    `beside` is a server that runs already, for this database or that of this directory: then no other is started.
+    """
+    asyncio.run(_run(database, beside, directory, port, rate, seconds, ready))
+
+
+def remove(database: str | None, directory: Path | None) -> list[str]:
+    """Removes the shop from a database, or from that of a directory; the streams that were there."""
+
+    async def go() -> list[str]:
+        async with AsyncHeadgate(database, directory=None if directory is None else str(directory)) as hg:
+            return await remove_shop(hg)
+
+    return asyncio.run(go())
 
 
 async def _run(
-    database: str | None, port: int, rate: float, seconds: float | None, ready: Callable[[Started], None] | None
-) -> None:
+    database: str | None, beside: Started | None, home: Path | None, port: int, rate: float, seconds: float | None,
+    ready: Callable[[Started], None] | None,
+) -> None:  # fmt: skip
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -63,81 +75,64 @@ async def _run(
         loop.call_later(seconds, stop.set)
     logging.getLogger("headgate.worker").setLevel(logging.CRITICAL)  # the staff's failures are part of the show
     chance = random.Random()
-    with tempfile.TemporaryDirectory(prefix="headgate-demo-", ignore_cleanup_errors=True) as directory:
-        async with AsyncHeadgate(database, directory=f"{directory}/data") as hg:
+    with tempfile.TemporaryDirectory(prefix="headgate-demo-", ignore_cleanup_errors=True) as made:
+        async with AsyncHeadgate(database, directory=str(home or Path(made) / "data")) as hg:
             if stop.is_set():
                 return
             if database is not None:
                 await hg.migrate()
             receiver = Receiver(chance)
             await receiver.start()
+            stays = database is not None or beside is not None
             try:
                 await open_shop(hg, receiver.url)
-                async with _serving(hg.url, Path(directory), port, stop) as url:
-                    if url:
+                async with _place(hg, beside, Path(made), port, stop) as (place, ended):
+                    if place is not None:
                         if ready is not None:
-                            ready(Started(url, (Path(directory) / "token").read_text().strip(), hg.url))
-                        await _move(hg, rate, chance, stop)
+                            ready(place)
+                        await _move(hg, rate, chance, stop, ended)
             finally:
                 receiver.stop()
+                if stays:
+                    await close_shop(hg)
 
 
-async def _move(hg: AsyncHeadgate, rate: float, chance: random.Random, stop: asyncio.Event) -> None:
-    """Customers and staff, until it is to stop or one of them fails."""
+@contextlib.asynccontextmanager
+async def _place(
+    hg: AsyncHeadgate, beside: Started | None, directory: Path, port: int, stop: asyncio.Event
+) -> AsyncIterator[tuple[Started | None, asyncio.Task[int] | None]]:
+    """The server to look at, and when it has ended; nothing, when the demo is to stop before."""
+    if beside is not None:
+        yield beside, None
+        return
+    async with serving(hg.url, directory, port, stop) as (url, server):
+        ended = asyncio.create_task(server.wait())
+        try:
+            yield Started(url, (directory / "token").read_text().strip(), hg.url) if url else None, ended
+        finally:
+            ended.cancel()
+
+
+async def _move(
+    hg: AsyncHeadgate, rate: float, chance: random.Random, stop: asyncio.Event, ended: asyncio.Task[int] | None
+) -> None:
+    """Customers and staff, until it is to stop, one of them fails, or the server has ended."""
     customers = Customers(hg, rate, chance)
     workers = await Staff(chance).workers(hg)
-    serving = [asyncio.create_task(worker.run()) for worker in workers]
+    working = [asyncio.create_task(worker.run()) for worker in workers]
     buying = [asyncio.create_task(customers.run()), asyncio.create_task(customers.sell())]
     stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait([stopped, *serving, *buying], return_when=asyncio.FIRST_COMPLETED)
+        first = [stopped, *working, *buying, *([] if ended is None else [ended])]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (stopped, *buying):
             task.cancel()
         for worker in workers:
             worker.stop()
-        ended = await asyncio.gather(*serving, *buying, return_exceptions=True)
-    for failure in ended:
+        ends = await asyncio.gather(*working, *buying, return_exceptions=True)
+    if ended is not None and ended.done() and not stop.is_set():
+        raise Error(f"the demo's server has ended, with code {ended.result()}", hint="start the demo again")
+    for failure in ends:
         if isinstance(failure, Exception):
             raise failure
-
-
-@contextlib.asynccontextmanager
-async def _serving(database: str, directory: Path, port: int, stop: asyncio.Event) -> AsyncIterator[str]:
-    """`headgate up` for this database, which may push to this machine; its address, or "" when it is to stop before."""
-    arguments = ("up", "--port", str(port), "--processes", "1", "--push-allow", "127.0.0.1")
-    log = directory / "server.log"
-    # (in a session of its own: Ctrl-C is for the demo, which then stops it)
-    with log.open("wb") as said:
-        server = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "headgate", *arguments,
-            stdout=asyncio.subprocess.PIPE, stderr=said, start_new_session=True,
-            env={**os.environ, "HEADGATE_DATABASE_URL": database, "HEADGATE_EMBEDDED_DIR": str(directory)},
-        )  # fmt: skip
-    told = asyncio.create_task(_second_line(server))  # the database's URL is the first
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([told, stopped], timeout=STARTING, return_when=asyncio.FIRST_COMPLETED)
-        if not stop.is_set():
-            if not told.done():
-                raise Error(f"the demo's server did not start in {STARTING:g} s", hint="see how busy the machine is")
-            if not told.result():
-                why = log.read_text(errors="replace").strip().splitlines()
-                raise Error("the demo's server did not start: " + " ".join(why[-2:]), hint="try --port 0: a free one")
-        yield told.result() if told.done() else ""
-    finally:
-        told.cancel()
-        stopped.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            server.terminate()
-        try:
-            await asyncio.wait_for(server.wait(), STOPPING)
-        except TimeoutError:
-            server.kill()
-            await server.wait()
-
-
-async def _second_line(server: asyncio.subprocess.Process) -> str:
-    assert server.stdout is not None
-    await server.stdout.readline()
-    return (await server.stdout.readline()).decode().strip()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
 from ..aio import AsyncHeadgate
-from ..errors import Error
+from ..errors import Error, SourceNotFound
 from ..webhooks import new_secret
 
 log = logging.getLogger("headgate.demo")
@@ -15,6 +16,7 @@ HOUR = 3600.0
 TENANTS = ("acorn", "birch", "cedar", "dogwood", "elm", "fir")
 NOISY = "megastore"  # sends more than all others together
 PRODUCTS = ("apron", "basket", "candle", "dish", "easel", "fork", "globe", "hammer")
+STREAMS = ("orders", "payments", "emails", "clicks", "stock")
 STOCK = "headgate_demo"  # the schema of the shop's own table
 
 INSERT = f"insert into {STOCK}.stock values (%s, 100, 9.95) on conflict do nothing"  # noqa: S608 - a constant
@@ -46,6 +48,7 @@ async def open_shop(hg: AsyncHeadgate, receiver_url: str) -> None:
         "url": receiver_url, "secret": new_secret(), "concurrency": 4,
     }) if "shipping" not in await orders.consumers() else await orders.consumer("shipping")  # fmt: skip
     await shipped.alter(push={"url": receiver_url})  # an earlier demo had another port
+    await shipped.resume()  # and paused it as it ended
     await _fill_shelves(hg)
 
 
@@ -60,6 +63,26 @@ async def _fill_shelves(hg: AsyncHeadgate) -> None:
                                       exist_ok=True)  # fmt: skip
     except Error as error:
         log.warning("the shop's table is not read: %s", error.message)
+
+
+async def close_shop(hg: AsyncHeadgate) -> None:
+    """At the end of the demo, where its streams stay: nobody pushes to a receiver that is gone, or keeps a slot."""
+    try:
+        await (await (await hg.stream("orders")).consumer("shipping")).pause()
+        await hg.sources.remove_postgres("stock")
+    except Error as error:
+        log.warning("the shop is not closed: %s", error.message)
+
+
+async def remove_shop(hg: AsyncHeadgate) -> list[str]:
+    """Removes what demos have left; the names of the streams that were there."""
+    with contextlib.suppress(SourceNotFound):
+        await hg.sources.remove_postgres("stock")
+    there = [name for name in STREAMS if name in await hg.streams()]
+    for name in there:
+        await (await hg.stream(name)).drop()
+    await execute(hg, f"drop schema if exists {STOCK} cascade")
+    return there
 
 
 async def execute(hg: AsyncHeadgate, statement: str, *parameters: object) -> None:

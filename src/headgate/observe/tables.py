@@ -104,6 +104,9 @@ class Grid(DataTable[Text]):
         self._keys = keys
         if not keys:
             return
+        if self.id == "flow" and not self.has_focus:  # the newest come first, and nobody has chosen one
+            self.scroll_home(animate=False)
+            return
         row = keys.index(chosen) if chosen in keys else min(at, len(keys) - 1)
         self.scroll_to(y=top, animate=False)
         self.move_cursor(row=row, animate=False)
