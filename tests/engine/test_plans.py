@@ -236,3 +236,28 @@ def test_a_tick_reads_no_messages(explained: Explained) -> None:
         _, found = explained.run("select headgate.tick('s')")
     assert scans(found, "message_1") == []
     assert found[-1].buffers <= 250
+
+
+@pytest.mark.parametrize("settings", CONSUMERS.values(), ids=CONSUMERS.keys())
+def test_the_end_of_a_span_is_not_sought_in_what_came_after_it(cluster: Cluster, settings: str) -> None:
+    """A lane whose span holds less than the batch: what was sent since is not gone through."""
+    with new_database(cluster) as url, psycopg.connect(url, autocommit=True) as db:
+        db.execute("select headgate.create_stream('s', lanes => 1)")
+        db.execute(f"select headgate.create_consumer('s', 'c', {settings})")
+        explained = Explained(db)
+
+        def send(n: int) -> None:
+            texts = f"array(select 'k.' || n || '.even' from generate_series(1, {n}) n)"
+            db.execute(f"select headgate.send_batch('s', {texts}, {texts})")
+
+        def receive() -> Call:
+            return explained.run(statements.RECEIVE.format(1), "c", BATCH, "worker", None)
+
+        send(BATCH + 5)
+        assert len(receive()[0]) == BATCH
+        for _ in range(4):
+            send(10_000)  # 200 pages of the index and more in all
+        rows, found = receive()
+        assert len(rows) in (5, BATCH), "what is left of the span, and perhaps a part of the next one"
+        reads = scans(found, "message_1")
+        assert max(n.raw["Shared Hit Blocks"] + n.raw["Shared Read Blocks"] for n in reads) < 60

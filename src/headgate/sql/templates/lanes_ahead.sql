@@ -26,8 +26,10 @@ begin
     lane := at;
     -- (in this order, so that no planner goes through the span by seq)
     if (select m.seq from headgate.message_{stream} m
-         where (m.lane, m.seq) > (at, p_after) and (m.lane, m.seq) <= (at, g.to_hi)
+         where (m.lane, m.seq) > (at, p_after)
+           {if not until_18} and (m.lane, m.seq) <= (at, g.to_hi)
            and m.seq > p_after and m.seq <= g.to_hi
+           {if until_18} and m.lane = any(array[at])
            and pg_visible_in_snapshot(m.xid, g.to_snap)
            and not pg_visible_in_snapshot(m.xid, g.from_snap)
          order by m.lane, m.seq limit 1) is not null then

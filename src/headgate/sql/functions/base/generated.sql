@@ -5,11 +5,14 @@
 --   {if upsert} …              a line that is left out where the condition does not hold
 --   {if not upsert} …          and one that is left out where it does
 --   {stream}                   a value of this stream: see fill
+-- The condition until_18 holds on servers older than PostgreSQL 18. There an upper bound on a row,
+-- (lane, seq) <= (…), does not end the scan of an index: the rest of the lane would be read, even
+-- beside a bound that ends it. lane = any(array[…]) does, and no planner can join by it.
 
 -- pasted(template, conditions) -> the template with its steps in place, and without the lines of
 -- conditions that do not hold. An unknown name is an error that tells it.
 create or replace function headgate.pasted(p_name text, p_holds text[]) returns text
-language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   source text := rtrim(headgate.templates() ->> p_name, E'\n');
   condition text;
@@ -19,7 +22,10 @@ begin
   if source is null then
     raise exception using errcode = 'XX000', message = format('there is no template "%s"', p_name);
   end if;
-  foreach condition in array array['upsert', 'lets_go', 'keys', 'into'] loop
+  if current_setting('server_version_num')::int < 180000 then
+    p_holds := p_holds || 'until_18'::text;
+  end if;
+  foreach condition in array array['upsert', 'lets_go', 'keys', 'into', 'until_18'] loop
     continue when strpos(source, condition || '} ') = 0;
     source := replace(source, case when condition = any(p_holds) then '{if ' else '{if not ' end
                               || condition || '} ', '');

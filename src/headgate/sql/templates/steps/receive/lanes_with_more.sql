@@ -5,5 +5,7 @@ array(
   select l from unnest(r.probed, r.probed_from, r.probed_to) u (l, a, b)
    where exists (
      select from headgate.message_{stream}
-      where (lane, seq) > (l, a) and (lane, seq) <= (l, b) and seq > a and seq <= b
+      where (lane, seq) > (l, a) and seq > a and seq <= b
+        {if not until_18} and (lane, seq) <= (l, b)
+        {if until_18} and lane = any(array[l])
         offset 0))

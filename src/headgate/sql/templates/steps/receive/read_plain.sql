@@ -8,7 +8,9 @@
 -- Writes: delivery, cursor.
 with m as materialized (
   select seq, key, data, headers, deliver_at, created_at from headgate.message_{stream}
-   where (lane, seq) > (r.lane, r.pos) and (lane, seq) <= (r.lane, r.hi)
+   where (lane, seq) > (r.lane, r.pos)
+     {if not until_18} and (lane, seq) <= (r.lane, r.hi)
+     {if until_18} and lane = any(array[r.lane])
      and seq > r.pos and seq <= r.hi
      and pg_visible_in_snapshot(xid, r.to_snap)
      and not pg_visible_in_snapshot(xid, r.from_snap)

@@ -10,7 +10,9 @@ r as materialized (
              {if keys}     s.lane || ' ' || (y.m).key in (select unnest(flying))), false) as blocked
         from (select m from headgate.message_{stream} m
                where s.share > 0 and (m.lane, m.seq) > (s.lane, s.pos)
-                 and (m.lane, m.seq) <= (s.lane, s.to_hi) and m.seq > s.pos and m.seq <= s.to_hi
+                 and m.seq > s.pos and m.seq <= s.to_hi
+                 {if not until_18} and (m.lane, m.seq) <= (s.lane, s.to_hi)
+                 {if until_18} and m.lane = any(array[s.lane])
                  and pg_visible_in_snapshot(m.xid, s.to_snap)
                  and not pg_visible_in_snapshot(m.xid, s.from_snap)
                order by m.lane, m.seq limit s.share + 1) y) x)

@@ -12,10 +12,13 @@ if cardinality(acks) > 0 then
          and d.xmax = '0'::xid and d.is_split is null;
     else  -- (as delete_deliveries says)
       delete from headgate.delivery d
-       using (select split_part(a, '.', 1)::bigint as lane, split_part(a, '.', 2)::bigint as id
+       using (select r.consumer as consumer, split_part(a, '.', 1)::bigint as lane,
+                     split_part(a, '.', 2)::bigint as id
                 from unnest(acks) a offset 0) a
        where (d.consumer, d.lane, d.id) >= (r.consumer, a.lane, a.id)
-         and (d.consumer, d.lane, d.id) <= (r.consumer, a.lane, a.id)
+         {if not until_18} and (d.consumer, d.lane, d.id) <= (r.consumer, a.lane, a.id)
+         {if until_18} and d.consumer = any(array[a.consumer])
+         {if until_18} and d.lane = any(array[a.lane]) and d.id = any(array[a.id])
          and d.xmax = '0'::xid and d.is_split is null;
     end if;
     get diagnostics got = row_count;

@@ -4,8 +4,10 @@
 raw as materialized (
   select m.seq, m.key, m.data, m.headers, m.deliver_at, m.created_at, {channel} as channel
     from headgate.message_{stream} m
-   where (m.lane, m.seq) > (l.lane, l.pos) and (m.lane, m.seq) <= (l.lane, l.to_hi)
+   where (m.lane, m.seq) > (l.lane, l.pos)
+     {if not until_18} and (m.lane, m.seq) <= (l.lane, l.to_hi)
      and m.seq > l.pos and m.seq <= l.to_hi
+     {if until_18} and m.lane = any(array[l.lane])
      and pg_visible_in_snapshot(m.xid, l.to_snap)
      and not pg_visible_in_snapshot(m.xid, l.from_snap)
    order by m.lane, m.seq limit want + 20),
