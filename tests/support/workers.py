@@ -34,8 +34,8 @@ MEMORY = 2 * 1024**3  # bytes, generously, for a worker with its servers
 
 
 def count() -> int:
-    """As many as processors: with more, tests wait for each other; fewer where memory is short."""
-    return max(1, min(os.cpu_count() or 1, psutil.virtual_memory().available // MEMORY))
+    """One more than processors, because the one that has run Spark's tests ends; fewer where memory is short."""
+    return max(1, min((os.cpu_count() or 1) + 1, psutil.virtual_memory().available // MEMORY))
 
 
 def group(item: pytest.Item) -> str:

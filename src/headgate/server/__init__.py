@@ -1,6 +1,13 @@
 """The HTTP server: every route decodes, makes one call of the SDK, and encodes.
 
-`app` runs a request, `routing` holds the table of routes (and `openapi` describes the same table), `routes_*` are the
-handlers, `requests` and `answers` their types. What calls share is in `server`: `batching` groups small sends, acks
-and receives into one commit, `polling` wakes long polls, `auth` checks tokens, `limits` says when it is too much.
+    http/       connections, requests, routing: no routes
+    api/        the routes: a module a noun, with its requests, responses and handlers
+    flow/       what makes many small calls cheap
+    push/       posting messages to the URLs of consumers
+    intake/     webhooks that come in
+    operate/    who may, what is measured, whether the database is there
+    console/    what a browser needs beside the API
+    processes/  several processes on one port
+
+`run` starts it all, with `settings`; `server` is what the requests of one process share, `siblings` are the others.
 """

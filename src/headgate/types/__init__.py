@@ -1,4 +1,7 @@
-"""Plain data that Headgate gives back. No logic, no connections."""
+"""Plain data that Headgate gives back. No logic, no connections.
+
+A module a noun: `streams`, `consumers`, `messages`, `sources`, and `server` (tokens, the audit log).
+"""
 
 from ..settings import Backoff, LaneBy, Order, Push, Retain
 from .consumers import ChannelInfo, Channels, ChannelSort, ConsumerInfo, WorkerInfo

@@ -1,7 +1,6 @@
 """HTTP without its routes.
 
 `listening` has the sockets, `protocol` a connection, `exchange` a request on it and its answer, `app` matches it
-with a row of `routing`; `openapi` describes these rows. `call` is a request on its way through a handler, `payload`
-a message's data, `errors` what a caller is told; `deadlines` and `limits` end what is too slow or too
-much, and `memory` gives back what was large.
+with a row of `routing`; `openapi` describes these rows. `payload` is a message's data, `errors` what a caller is told;
+`limits` ends what is too slow or too much, and `memory` gives back what was large.
 """

@@ -1,3 +1,5 @@
-"""Running a server: `auth` and `auditing`, `metrics` and `logs`, `trace_export`, `availability` of the database,
-`pages`.
+"""Running a server.
+
+`auth` and `auditing`, `hiding` (payloads that not everybody sees), `metrics`, `logs` and `trace_export`,
+`availability` of the database, `pages`.
 """
