@@ -139,7 +139,7 @@ class TestFiles:
         assert sum(f.stat().st_size for f in files) < 300_000
         for file in (f for f in files if f.suffix == ".js"):
             text = file.read_text(encoding="utf-8")
-            for name in re.findall(r'from "([^"]+)"', text):
+            for name in re.findall(r'^(?:import|export|\}).* from "([^"]+)"', text, re.MULTILINE):
                 assert (file.parent / name).resolve() in files, (file.name, name)
             assert not re.search(FORBIDDEN, text.replace("http://www.w3.org/2000/svg", "")), file.name
 

@@ -22,6 +22,7 @@ import pytest
 
 from headgate.database import schema
 from headgate.postgres.cluster import Cluster
+from headgate.types import Finding
 from support.postgres import TEMPLATE, NewCluster
 from support.promql import compile_query, firing
 from support.servers import data, drop_stream, eventually
@@ -434,9 +435,13 @@ def test_situation(name: str, own_cluster: Cluster, tmp_path: Path) -> None:
         if case.subject is not None:
             goes_on()
             subject = f"session {s.session}" if case.subject == "session" else case.subject  # type: ignore[attr-defined]
-            found = [f for f in s.doctor(subject) if re.search(case.finding, f.finding)]
-            assert len(found) == 1, s.doctor(subject)
-            advice = found[0].advice
+
+            def found() -> list[Finding]:
+                return [f for f in s.doctor(subject) if re.search(case.finding, f.finding)]
+
+            # (the first thing that is said of a source that is cut off is that it was)
+            wait_until(lambda: len(found()) == 1)
+            advice = found()[0].advice
         if case.mend is not None:
             case.mend(s, advice)
         else:

@@ -45,7 +45,7 @@ def busy_server(cluster: Cluster, directory: Path) -> Iterator[str]:
         asked = {"name": "shop", "stream": "changes", "kind": "postgres", "url": url, "tables": ["customers"]}
         try:
             data(http.post("/api/sources", json={**asked, "backfill": True}))
-            wait_until(lambda: data(http.get("/api/sources/shop"))["messages"] == 3)
+            wait_until(lambda: data(http.get("/api/sources/shop"))["postgres"]["messages"] == 3)
             yield http.get("/metrics").text
         finally:
             http.delete("/api/sources/shop")  # a slot keeps its database

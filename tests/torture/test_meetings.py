@@ -138,7 +138,7 @@ def test_sample(environments: Environments) -> None:
     for world, operations in SAMPLE.items():
         with on(environments, world) as place:
             for stop in place.stops(operations):
-                for _ in range(3):  # a tick, for instance, is not always due
+                for _ in range(12):  # a tick, for instance, is due in one of three
                     if stop.point in left:
                         other = chance.choice(list(WORLDS[world].weights))
                         if hold(place, Meeting(world, stop, other, chance.choice(MODES))):

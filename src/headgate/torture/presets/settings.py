@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from headgate.database.statements import CREATE_STREAM
+from headgate.settings import STREAM
 
 from ..sessions.operators import OperatorSession
 from .catalogue import PRESETS
 from .preset import Preset
 
 GROUPS = ("weights", "stream")  # these have entries: weights.seek
-STREAM_SETTINGS = tuple(re.findall(r"(\w+) => ", CREATE_STREAM))
+STREAM_SETTINGS = (*STREAM, "if_not_exists")
 # How often something is done: of all transactions, messages, calls.
 SHARES = (
     "open",
