@@ -179,6 +179,7 @@ class TestStopping:
         """Also where the network has forgotten the connections: they are given up after a while."""
         monkeypatch.setattr("headgate.worker.connections.LONGEST_CALL", 1.0)
         monkeypatch.setattr("headgate.worker.connections.PATIENCE", 0.5)
+        monkeypatch.setattr("headgate.worker.connections.LONGEST_RECONNECT", 1.0)
         orders.consumer("c", create=True)
         seen: list[int] = []
         async with await headgate.connect_async(through(network)) as hg:
@@ -192,6 +193,7 @@ class TestStopping:
             await until(lambda: seen == [1])
             network.freeze()
             await until(lambda: "the database is away" in caplog.text)
+            await asyncio.sleep(0.5)  # long enough for it to try to connect, in vain
             assert "the database does not answer" in caplog.text
             network.thaw()
             orders.send(2)

@@ -31,6 +31,8 @@ CONFLICT_PAUSE = 0.001
 PATIENCE = 5.0  # seconds without an answer, after which that is said
 LONGEST_CALL = 60.0  # seconds without an answer, after which the connection is given up: the network may have lost it
 CLOSE_SECONDS = 0.2  # seconds to close connections in an orderly way
+# Seconds of one attempt to connect again: begun while the network was gone, it may wait for an answer that never comes.
+LONGEST_RECONNECT = 10.0
 HTTP_PATIENCE = 1.5  # seconds for which a call over HTTP is repeated: it holds up a stop
 
 
@@ -120,11 +122,12 @@ class Database:
         self._away = self._silent = False
         self.reconnects = 0
 
-    async def open(self) -> None:
-        """Connects."""
+    async def open(self, longest: float = float("inf")) -> None:
+        """Connects, within the time that the user's client has for it, or `longest` where that is less."""
         hg = self._hg
+        timeout = min(hg._timeout, longest)
         own = OwnHeadgate(
-            hg.url, max_connections=self._connections, timeout=hg._timeout, pooler=hg._pooler, token=hg._token
+            hg.url, max_connections=self._connections, timeout=timeout, pooler=hg._pooler, token=hg._token
         )
         if own.http is not None:
             own.http.patience = HTTP_PATIENCE  # what takes longer is the engine's to wait for
@@ -193,7 +196,7 @@ class Database:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), pause)
             try:
-                await self.open()
+                await self.open(LONGEST_RECONNECT)
             except TRANSIENT_ERRORS:
                 self._retry_after = min(pause * 2, LONGEST_RETRY)
             else:
