@@ -109,8 +109,8 @@ begin
 end $$;
 
 -- dead_seq(headers), dead_attempts(headers), dead_since(headers) -> what the headers of a dead
--- letter say; null when they say nothing that makes sense. (Before migration 23 anybody who may send could
--- write letters of their own.)
+-- letter say; null when they say nothing that makes sense. (Before migration 23 anybody who may
+-- send could write letters of their own.)
 create or replace function headgate.dead_seq(p_headers jsonb) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when left(p_headers ->> 'source_seq', 20) ~ '^[0-9]{1,18}$'
