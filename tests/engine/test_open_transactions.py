@@ -359,6 +359,8 @@ def test_an_open_receive_lets_go_of_lanes_that_gave_it_nothing(db: Db, other: Db
     gather(db, {"b"})
 
 
+# On a busy machine a first receive is seen as part of an open transaction (2 ms), and then late acks are refused.
+@pytest.mark.alone
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 def test_a_first_receive_takes_apart_no_more_than_it_may_hand_out(db: Db, other: Db, lanes: int) -> None:
     """Single messages whose own deadlines have passed lie in all lanes: others get them, and late acks count."""

@@ -169,6 +169,8 @@ class TestStopping:
             finally:
                 network.thaw()
 
+    # Beside busy loops it gave up waiting after 30 s, with both connections in use: an open finding, not a slow test.
+    @pytest.mark.alone
     async def test_it_goes_on_when_the_database_does(
         self,
         network: Network,
@@ -193,7 +195,6 @@ class TestStopping:
             await until(lambda: seen == [1])
             network.freeze()
             await until(lambda: "the database is away" in caplog.text)
-            await asyncio.sleep(0.5)  # long enough for it to try to connect, in vain
             assert "the database does not answer" in caplog.text
             network.thaw()
             orders.send(2)
